@@ -1,1 +1,4 @@
 //! domain
+
+pub mod label;
+pub mod venue;
