@@ -1,1 +1,4 @@
 //! domain
+
+#[cfg(feature = "io")]
+pub mod queue;
