@@ -5,20 +5,33 @@
 //! milliseconds, bounded history, dead list and figures. A job is delivered at least once and two deliveries may overlap:
 //! the effect of a job must be idempotent in Postgres. A loss of Redis is repaired by pushing the open outbox rows again.
 //!
-//! Reading order: [`Queue`] and [`QueuePrefix`] name things, [`JobSender`] enqueues, the worker's side fetches and settles,
-//! tending keeps the queues moving and small, the dead list and the figures are for operators.
+//! Reading order: [`Queue`] and [`QueuePrefix`] name things, [`JobSender`] enqueues, [`JobSource`] and [`Deliveries`] are
+//! the worker's side, [`promote_due`] and [`trim_history`] keep the queues moving and small, [`list_dead`] and
+//! [`queue_stats`] are for operators.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
 mod connect;
+mod dead;
+mod deliveries;
+mod jobs;
 mod keys;
 mod sender;
+mod source;
+mod stats;
+mod tend;
 
 pub use connect::{QueueRedis, QueueRedisError};
+pub use dead::{discard_dead, list_dead, requeue_dead};
+pub use deliveries::{Begun, Deliveries, Outcome, Released, Settled};
+pub use jobs::{JobPage, JobState, JobView, PAGE_MAX, list_jobs, read_job};
 pub use keys::{QueuePrefix, QueuePrefixError};
 pub use sender::{Enqueued, JobId, JobIdError, JobSender, NewJob, Repeat};
+pub use source::{JobSource, Lease, Slot, Slots};
+pub use stats::{QueueStats, QueueTotals, WorkerStats, queue_stats, record_queue_gauges, stats_of};
+pub use tend::{Promoted, Retention, promote_due, trim_history};
 
 /// A named queue. The wire names are part of what is stored in Redis and outlive every type: never change one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
