@@ -1,1 +1,3 @@
 //! workers
+
+pub mod outcome;
