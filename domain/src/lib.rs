@@ -1,4 +1,5 @@
 //! domain
 
+pub mod import;
 pub mod label;
 pub mod venue;
