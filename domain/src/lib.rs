@@ -1,5 +1,6 @@
 //! domain
 
+pub mod demo;
 pub mod import;
 pub mod label;
 pub mod venue;
