@@ -38,7 +38,7 @@ pub(super) fn map() -> VenueMap {
                 (
                     column(place),
                     format!("{row}{:02}", place + 1),
-                    SEAT_WIDTH * length(place) + AISLE_WIDTH * length(aisles),
+                    MARGIN + INDENT + SEAT_WIDTH * length(place) + AISLE_WIDTH * length(aisles),
                     y,
                 )
             });

@@ -14,6 +14,8 @@ use crate::venue::{
 };
 
 const HEADER: &str = "block,row,column,label,category,x,y,neighbours";
+/// The most columns a table may have: the known ones and the block's name in a few dozen languages.
+const COLUMNS_MAX: usize = 64;
 const DUPLICATE_REMEDY: &str = "remove one of the two lines or give it another column (the composed and the decomposed \
     spelling of a name are the same name)";
 
@@ -126,6 +128,12 @@ impl Columns {
                 "the fields are not separated by commas: save the file as CSV with commas",
             )));
         }
+        if fields.len() > COLUMNS_MAX {
+            return Err(fault(format!(
+                "it has {} columns: at most {COLUMNS_MAX} are possible, remove some",
+                fields.len()
+            )));
+        }
         let mut names = Vec::new();
         for (index, field) in fields.iter().enumerate() {
             if fields[..index].contains(field) {
@@ -215,7 +223,8 @@ impl Line<'_> {
     /// The seat's position, if the file has any: then every line must have one.
     fn position(&self, draft: &mut Draft, positioned: &mut Option<bool>) -> Option<(f64, f64)> {
         let (x, y) = (self.field(self.columns.x), self.field(self.columns.y));
-        if *positioned.get_or_insert(x.is_some() && y.is_some()) != x.is_some() || x.is_some() != y.is_some() {
+        let both = x.is_some() && y.is_some();
+        if x.is_some() != y.is_some() || *positioned.get_or_insert(both) != both {
             let message = "either every line has a position or none: fill in x and y here or leave both columns blank";
             draft.faults.add(&self.origin, message);
             return None;

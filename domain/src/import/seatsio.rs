@@ -243,7 +243,9 @@ impl Reader {
     }
 
     fn read_section(&mut self, section: Section, path: &str, outer: &Place) {
-        let Some(contents) = section.sub_chart else { return };
+        let Some(contents) = section.sub_chart else {
+            return self.draft.skip(path.to_owned(), "sections", String::from("the section has no contents"));
+        };
         let block = json::label(&section.label, "section", || format!("{path}.label"), &mut self.draft);
         let corner = section.top_left.unwrap_or_default();
         let mut offset = |value: &Value, outer: f64, name: &str| match value {

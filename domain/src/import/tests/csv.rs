@@ -195,11 +195,27 @@ fn a_header_that_is_wrong_says_what_it_should_be() {
         ("block;row;column;category", "line 1: the fields are not separated by commas"),
         ("block,row,row,column,category", "line 1: the column \"row\" is there twice"),
         ("block,row,column,category,x", "line 1: a position needs both columns"),
+        (&"block_ko,".repeat(1_000_000), "line 1: it has 1000001 columns: at most 64"),
     ] {
         let faults = refused(CSV, format!("{header}\nB,1,1,R\n"));
         assert!(faults[0].starts_with(says), "{faults:?}");
     }
     assert_eq!(import(CSV, " Block , ROW,Column,CATEGORY\nB,1,1,R\n").map.seat_count(), 1);
+}
+
+#[test]
+fn the_table_of_the_guide_imports() {
+    let guide = include_str!("../../../../docs/venue-files.md");
+    let table = guide.split("```csv\n").nth(1).unwrap().split("```").next().unwrap();
+    let imported = import(CSV, table);
+    let block = block(&imported, "101");
+    assert_eq!(neighbours(block), ["1/1: 1/2", "1/2: 1/1 1/3", "1/3: 1/2"]);
+    assert_eq!((block.names["ko"].as_str(), block.names["en"].as_str()), ("3루 101블록", "Third base 101"));
+    assert_eq!(block.tier.as_deref(), Some("1층"));
+    assert_eq!(
+        export_csv(&imported.map).lines().next(),
+        table.lines().next().map(|header| header.replace("block_ko,block_en", "block_en,block_ko")).as_deref()
+    );
 }
 
 #[test]

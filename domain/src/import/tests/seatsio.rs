@@ -147,7 +147,7 @@ fn every_object_that_is_no_row_is_listed_also_of_kinds_nobody_knows() {
         "tables": [{"label": "T1", "seats": [{}, {}]}],
         "booths": [{"label": "B1"}],
         "portals": [{"label": "P"}, 3],
-        "sections": [{"label": "S", "subChart": {"texts": [{"text": "Exit"}], "rows": null}}],
+        "sections": [{"label": "S", "subChart": {"texts": [{"text": "Exit"}], "rows": null}}, {"label": "Empty"}],
         "backgroundImage": {"anything": []},
     }));
     let imported = import(SEATSIO, file);
@@ -161,6 +161,7 @@ fn every_object_that_is_no_row_is_listed_also_of_kinds_nobody_knows() {
             ("$.subChart.portals[1]", "portals"),
             ("$.subChart.tables[0]", "tables"),
             ("$.subChart.sections[0].subChart.texts[0]", "texts"),
+            ("$.subChart.sections[1]", "sections"),
         ]
     );
     assert_eq!(imported.skipped[3].reason, "the table \"T1\" is not a row: its 2 seats are not imported");
