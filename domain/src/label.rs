@@ -7,8 +7,7 @@
 use std::borrow::{Borrow, Cow};
 use std::cmp::Ordering;
 use std::fmt;
-use std::iter::Peekable;
-use std::str::{Chars, FromStr};
+use std::str::FromStr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -93,7 +92,7 @@ pub fn label_order(a: &Label, b: &Label) -> Ordering {
 
 /// [`label_order`] for texts that are not labels, category names for example.
 pub(crate) fn natural_order(a: &str, b: &str) -> Ordering {
-    let (mut left, mut right) = (Runs(a.chars().peekable()), Runs(b.chars().peekable()));
+    let (mut left, mut right) = (Runs(a), Runs(b));
     loop {
         match (left.next(), right.next()) {
             (None, None) => return a.cmp(b),
@@ -109,30 +108,30 @@ pub(crate) fn natural_order(a: &str, b: &str) -> Ordering {
 
 /// One run of a label; the derived order is the natural one, since variants and fields compare from first to last.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Run {
+enum Run<'a> {
     /// A number of any length: its digits without leading zeros, first how many, then which.
-    Number(usize, String),
+    Number(usize, &'a str),
     /// One to three ASCII letters: first how many, then which.
-    Letters(usize, String),
+    Letters(usize, &'a str),
     /// Anything else.
-    Text(String),
+    Text(&'a str),
 }
 
-struct Runs<'a>(Peekable<Chars<'a>>);
+/// The runs of the text that is left.
+struct Runs<'a>(&'a str);
 
-impl Iterator for Runs<'_> {
-    type Item = Run;
+impl<'a> Iterator for Runs<'a> {
+    type Item = Run<'a>;
 
-    fn next(&mut self) -> Option<Run> {
-        let numeric = self.0.peek()?.is_ascii_digit();
-        let mut run = String::new();
-        while let Some(character) = self.0.next_if(|character| character.is_ascii_digit() == numeric) {
-            run.push(character);
-        }
+    fn next(&mut self) -> Option<Run<'a>> {
+        let numeric = self.0.chars().next()?.is_ascii_digit();
+        let end = self.0.find(|character: char| character.is_ascii_digit() != numeric).unwrap_or(self.0.len());
+        let (run, rest) = self.0.split_at(end);
+        self.0 = rest;
         Some(if numeric {
             let value = run.trim_start_matches('0');
-            Run::Number(value.len(), value.to_owned())
-        } else if run.len() <= 3 && run.chars().all(|character| character.is_ascii_alphabetic()) {
+            Run::Number(value.len(), value)
+        } else if run.len() <= 3 && run.bytes().all(|byte| byte.is_ascii_alphabetic()) {
             Run::Letters(run.len(), run)
         } else {
             Run::Text(run)

@@ -16,6 +16,8 @@ use crate::label::{Label, label_order, natural_order, normal_text};
 
 mod check;
 
+pub(crate) use check::is_language;
+
 /// The most seats one venue may have.
 pub const VENUE_SEATS_MAX: usize = 200_000;
 /// The most blocks one venue may have.
