@@ -137,6 +137,8 @@ pub struct Reservation {
     /// Where it stands. A deadline that has passed is already [`ReservationState::Cancelled`] here, even before the
     /// row says so (I3).
     pub state: ReservationState,
+    /// Whether the row says so too: false only for a deadline that has passed and is not tidied up yet.
+    pub is_tidy: bool,
     /// Its seats, in the venue's seat order.
     pub seats: Vec<ReservedSeat>,
     /// The sum of its seats' prices.

@@ -93,12 +93,23 @@ impl Pg {
         row.map(Event::try_from).transpose()
     }
 
-    /// The revision of an event: whether what is known of it is still true.
+    /// The database's clock, and whether an event still has that revision; none where there is no such event.
     ///
     /// # Errors
     /// [`PgError`].
-    pub async fn event_revision(&self, id: EventId) -> Result<Option<i32>, PgError> {
-        Ok(sqlx::query_scalar!("SELECT revision FROM events WHERE id = $1", id.0).fetch_optional(self.pool()).await?)
+    pub async fn now_if_event(
+        &self,
+        id: EventId,
+        revision: Option<i32>,
+    ) -> Result<Option<(crate::time::Instant, bool)>, PgError> {
+        let row = sqlx::query!(
+            r#"SELECT hf_now($2) AS "now!", revision FROM events WHERE id = $1"#,
+            id.0,
+            self.offset_ms()
+        )
+        .fetch_optional(self.pool())
+        .await?;
+        Ok(row.map(|row| (row.now, Some(row.revision) == revision)))
     }
 
     /// A page of events, oldest first, after `after`.

@@ -3,17 +3,14 @@
 use serde_json::json;
 use uuid::Uuid;
 
-use crate::id::{EventId, PaymentId, RefundId, ReservationId};
+use crate::id::{EventId, OutboxId, PaymentId, RefundId, ReservationId};
 use crate::money::Money;
 use crate::payment::{Payment, PaymentStatus, Provider};
 use crate::queue::Queue;
 use crate::time::Instant;
 
-use super::outbox::{OutboxRow, insert_outbox};
+use super::outbox::{JobKind, OutboxRow, insert_outbox};
 use super::{Pg, PgError, Tx};
-
-/// The job that brings a payment to its end.
-pub const FINALIZE_PAYMENT: &str = "finalize-payment";
 
 struct PaymentRow {
     event_id: Uuid,
@@ -119,12 +116,21 @@ pub(crate) async fn insert_payment(
     )
     .execute(&mut **tx)
     .await?;
-    insert_finalize_job(tx, payment.event, payment.id).await
+    let row = finalize_job(payment);
+    insert_outbox(tx, &row).await?;
+    Ok(row)
 }
 
-/// Writes the job that brings a payment to its end.
-pub(crate) async fn insert_finalize_job(tx: &mut Tx, event: EventId, payment: PaymentId) -> Result<OutboxRow, PgError> {
-    insert_outbox(tx, event, (Queue::Payments, FINALIZE_PAYMENT), json!({ "event": event, "payment": payment })).await
+/// The job that brings a payment to its end: one for each payment.
+#[must_use]
+pub fn finalize_job(payment: &Payment) -> OutboxRow {
+    OutboxRow {
+        event: payment.event,
+        id: OutboxId(payment.id.0),
+        queue: Queue::Payments,
+        kind: JobKind::FinalizePayment,
+        payload: json!({ "payment": payment.id }),
+    }
 }
 
 /// Moves a locked payment to a new status.
@@ -217,4 +223,17 @@ pub(crate) async fn finish_refund(
     .execute(&mut **tx)
     .await?;
     Ok(())
+}
+
+/// The refund of money that came too late, if there is one that is not done.
+pub(crate) async fn find_late_refund(pg: &Pg, payment: &Payment) -> Result<Option<RefundId>, PgError> {
+    let id = sqlx::query_scalar!(
+        "SELECT id FROM refunds
+         WHERE event_id = $1 AND payment_id = $2 AND reason = 'late_payment' AND status = 'requested'",
+        payment.event.0,
+        payment.id.0
+    )
+    .fetch_optional(pg.pool())
+    .await?;
+    Ok(id.map(RefundId))
 }

@@ -146,6 +146,17 @@ impl Pg {
         Ok(self.fill_reservations(vec![head]).await?.pop())
     }
 
+    /// Reservations with their seats, payments and refunds, oldest first.
+    ///
+    /// # Errors
+    /// [`PgError`].
+    pub async fn find_reservations(&self, ids: &[ReservationId]) -> Result<Vec<Reservation>, PgError> {
+        let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
+        let rows = select_heads!("WHERE id = ANY ($2) ORDER BY id", self.offset_ms(), &ids).fetch_all(self.pool()).await?;
+        let heads = rows.into_iter().map(ReservationHead::try_from).collect::<Result<Vec<_>, _>>()?;
+        self.fill_reservations(heads).await
+    }
+
     /// A page of reservations, oldest first.
     ///
     /// # Errors
@@ -183,6 +194,7 @@ impl Pg {
                 id: head.id,
                 event: head.event,
                 state: head.state(),
+                is_tidy: head.state() == head.stored,
                 buyer: head.buyer,
                 seats: seats.remove(&head.id).unwrap_or_default(),
                 amount: head.amount,

@@ -23,6 +23,8 @@ local function may_write(value)
   if mine then
     if bucket.status == status and deadline == new_deadline then return false end
     if bucket.status == 'sold' and status == 'held' then return false end
+    -- Committed seats are held without a deadline: they never get one again.
+    if bucket.status == 'held' and status == 'held' and deadline == nil then return false end
     return not (status == 'held' and bucket.status == 'held' and deadline ~= nil and new_deadline ~= nil
       and deadline > new_deadline)
   end
