@@ -167,7 +167,7 @@ impl VenueZone {
 
     fn format(&self, at: Instant, pattern: &str) -> String {
         let at = jiff::Timestamp::from_millisecond(to_ms(at)).unwrap_or(jiff::Timestamp::MAX);
-        at.to_zoned(self.0.clone()).strftime(pattern).to_string()
+        at.to_zoned_datetime(self.0.clone()).strftime(pattern).to_string()
     }
 }
 

@@ -207,21 +207,25 @@ impl Finalizing<'_> {
         if own_seats(&mut tx, &head, self.offset_ms()).await? {
             set_payment_status(&mut tx, &payment, (PaymentStatus::Capturing, None), self.offset_ms()).await?;
             commit(tx).await?;
-            // It cannot expire any more.
-            let _sweep_finds_it = self.stores.redis.forget_deadlines(&[head.id]).await;
+            // It cannot expire any more: key and index entry go, the bucket loses its deadline.
             show_after_change(self.stores, head.id).await;
             self.stores.faults.pass(FaultPoint::PaymentSeatsCommitted).await;
             return Ok(Step::Next);
         }
         let is_captured = answer.is_some_and(|answer| answer.state == ProviderState::Captured);
         if is_captured {
-            late_refund(&mut tx, &payment, RefundId(new_uuid()), self.offset_ms()).await?;
-            set_payment_status(&mut tx, &payment, (PaymentStatus::Captured, Some("late")), self.offset_ms()).await?;
+            self.note_late_capture(&mut tx, &payment).await?;
             commit(tx).await?;
             return Ok(Step::Next);
         }
         commit(tx).await?;
         self.void_late().await
+    }
+
+    /// The refund's row and key exist before the provider is called.
+    async fn note_late_capture(&self, tx: &mut Tx, payment: &Payment) -> Result<(), PgError> {
+        late_refund(tx, payment, RefundId(new_uuid()), self.offset_ms()).await?;
+        set_payment_status(tx, payment, (PaymentStatus::Captured, Some("late")), self.offset_ms()).await
     }
 
     /// Authorised too late, and the seats are gone: nothing was taken, so nothing need be given back.
@@ -239,10 +243,11 @@ impl Finalizing<'_> {
             // It was charged meanwhile: the refund is made on the next step.
             ProviderState::Captured => {
                 let mut tx = self.stores.pg.begin().await?;
-                late_refund(&mut tx, &self.payment, RefundId(new_uuid()), self.offset_ms()).await?;
-                let status = (PaymentStatus::Captured, Some("late"));
-                set_payment_status(&mut tx, &self.payment, status, self.offset_ms()).await?;
-                commit(tx).await?;
+                let locked = lock_payment(&mut tx, self.payment.event, self.payment.id).await?;
+                if let Some(payment) = locked.filter(|payment| payment.status == self.payment.status) {
+                    self.note_late_capture(&mut tx, &payment).await?;
+                    commit(tx).await?;
+                }
                 Ok(Step::Next)
             }
             ProviderState::Authorized | ProviderState::Pending => {
@@ -275,7 +280,7 @@ impl Finalizing<'_> {
     }
 
     async fn confirm(self) -> Result<Step, FinalizePaymentError> {
-        if self.stores.redis.mark_unsettled(self.reservation()).await.is_err() {
+        if self.stores.redis.mark_unsettled(self.reservation().0).await.is_err() {
             self.stores.note_redis_missed();
         }
         let Some((mut tx, head, payment)) = self.lock_capturing().await? else { return Ok(Step::Next) };
@@ -292,7 +297,7 @@ impl Finalizing<'_> {
 
     /// A definite refusal to capture frees the seats.
     async fn fail(self, why: &str) -> Result<Step, FinalizePaymentError> {
-        if self.stores.redis.mark_unsettled(self.reservation()).await.is_err() {
+        if self.stores.redis.mark_unsettled(self.reservation().0).await.is_err() {
             self.stores.note_redis_missed();
         }
         let Some((mut tx, head, payment)) = self.lock_capturing().await? else { return Ok(Step::Next) };

@@ -6,11 +6,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::id::ReservationId;
+use crate::id::{EventId, ReservationId};
 use crate::label::Label;
 use crate::reservation::{Reservation, ReservationState};
 use crate::seat::SeatStatus;
 use crate::store::pg::PgError;
+use crate::store::pg::outbox::OutboxRow;
 use crate::store::pg::payments::finalize_job;
 use crate::store::redis::RedisUnavailable;
 use crate::store::redis::buckets::{BucketOwner, Showing};
@@ -50,6 +51,7 @@ pub async fn show_reservations(stores: &Stores, ids: &[ReservationId]) -> Result
     let found = stores.pg.find_reservations(ids).await?;
     let mut over: Vec<ReservationId> =
         ids.iter().copied().filter(|id| !found.iter().any(|reservation| reservation.id == *id)).collect();
+    push_jobs_of_events(stores, &over).await?;
     let mut alive = Vec::new();
     for reservation in &found {
         show(stores, reservation).await?;
@@ -97,6 +99,17 @@ async fn show(stores: &Stores, reservation: &Reservation) -> Result<(), ShowRese
     for (block, keys) in keys_by_block(stores, &sheet.event.date_key, reservation) {
         stores.redis.show_seats(&block, &keys, event, &showing, stores.timing.bucket_grace_ms).await?;
     }
+    Ok(())
+}
+
+/// An id that is no reservation's is an event's, whose jobs may not be queued, or a hold's that never committed.
+async fn push_jobs_of_events(stores: &Stores, ids: &[ReservationId]) -> Result<(), ShowReservationError> {
+    if ids.is_empty() {
+        return Ok(());
+    }
+    let events: Vec<EventId> = ids.iter().map(|id| EventId(id.0)).collect();
+    let jobs: Vec<_> = stores.pg.outbox_of_events(&events).await?.iter().map(OutboxRow::job).collect();
+    stores.jobs.enqueue(&jobs).await?;
     Ok(())
 }
 

@@ -6,6 +6,7 @@
 
 use chrono::Duration;
 
+use crate::event::Event;
 use crate::id::{PaymentId, ReservationId};
 use crate::payment::{Payment, PaymentStatus, Provider};
 use crate::runtime::clock::new_uuid;
@@ -61,11 +62,15 @@ pub async fn start_payment(
     if let Some(answer) = known_answer(stores, order.idempotency.as_ref()).await? {
         return Ok(answer);
     }
-    if stores.redis.mark_unsettled(order.reservation).await.is_err() {
+    // What can be known without a lock is asked before the transaction: nobody waits for two connections at once.
+    let known = stores.pg.find_reservation_head(order.reservation).await?.filter(|head| access.covers(&head.buyer));
+    let known = known.ok_or(ChangeReservationError::NotFound)?;
+    let sheet = stores.book.sheet(known.event).await?.ok_or(ChangeReservationError::NotFound)?;
+    if stores.redis.mark_unsettled(order.reservation.0).await.is_err() {
         stores.note_redis_missed();
     }
     let mut tx = stores.pg.begin().await?;
-    let payment = match standing_or_new(stores, &mut tx, access, &order).await {
+    let payment = match standing_or_new(stores, &mut tx, &sheet.event, &order).await {
         Ok(payment) => payment,
         Err(error) => {
             drop(tx);
@@ -110,22 +115,21 @@ async fn known_answer(
 async fn standing_or_new(
     stores: &Stores,
     tx: &mut Tx,
-    access: &Access,
+    event: &Event,
     order: &PaymentOrder,
 ) -> Result<Payment, StartPaymentError> {
     let head = lock_reservation(tx, order.reservation, stores.pg.clock().offset_ms()).await?;
-    let head = head.filter(|head| access.covers(&head.buyer)).ok_or(ChangeReservationError::NotFound)?;
+    let head = head.ok_or(ChangeReservationError::NotFound)?;
     if let Some(open) = find_standing_payment(tx, head.event, head.id).await?
         && open.status.is_open()
     {
         return Ok(open);
     }
     check_pending(&head)?;
-    let sheet = stores.book.sheet(head.event).await?.ok_or(ChangeReservationError::NotFound)?;
     // Stretched once: a declined card does not buy another window.
     let mut deadline = head.expires_at;
     if !head.payment_stretched {
-        deadline = deadline.max(head.read_at + Duration::milliseconds(sheet.event.rules.payment_window_ms));
+        deadline = deadline.max(head.read_at + Duration::milliseconds(event.rules.payment_window_ms));
         move_deadline(tx, &head, (deadline, true)).await?;
     }
     let payment = Payment {

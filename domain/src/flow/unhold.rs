@@ -50,7 +50,7 @@ pub async fn cancel_reservation(
 ) -> Result<Reservation, ChangeReservationError> {
     let known = stores.pg.find_reservation_head(id).await?.filter(|head| access.covers(&head.buyer));
     let known = known.ok_or(ChangeReservationError::NotFound)?;
-    if matches!(known.state(), ReservationState::Pending) && stores.redis.mark_unsettled(id).await.is_err() {
+    if matches!(known.state(), ReservationState::Pending) && stores.redis.mark_unsettled(id.0).await.is_err() {
         stores.note_redis_missed();
     }
     stores.faults.pass(FaultPoint::CancelMarked).await;
@@ -89,15 +89,16 @@ pub async fn extend_reservation(
     access: &Access,
     id: ReservationId,
 ) -> Result<Reservation, ChangeReservationError> {
-    let offset = stores.pg.clock().offset_ms();
+    let known = stores.pg.find_reservation_head(id).await?.filter(|head| access.covers(&head.buyer));
+    let known = known.ok_or(ChangeReservationError::NotFound)?;
+    let sheet = stores.book.sheet(known.event).await?.ok_or(ChangeReservationError::NotFound)?;
     let mut tx = stores.pg.begin().await?;
-    let head = lock_reservation(&mut tx, id, offset).await?.filter(|head| access.covers(&head.buyer));
+    let head = lock_reservation(&mut tx, id, stores.pg.clock().offset_ms()).await?;
     let head = head.ok_or(ChangeReservationError::NotFound)?;
     check_pending(&head)?;
     if find_standing_payment(&mut tx, head.event, id).await?.is_some() {
         return Err(ChangeReservationError::PaymentInFlight);
     }
-    let sheet = stores.book.sheet(head.event).await?.ok_or(ChangeReservationError::NotFound)?;
     let deadline = extended_deadline(&sheet.event, &head).ok_or(ChangeReservationError::NoFurtherExtension)?;
     move_deadline(&mut tx, &head, (deadline, false)).await?;
     commit(tx).await?;

@@ -79,7 +79,8 @@ impl Pg {
     /// [`PgError`].
     pub async fn outbox_page(&self, after: Option<(EventId, OutboxId)>, most: i64) -> Result<Vec<OutboxRow>, PgError> {
         let (event, id) = after.map_or((uuid::Uuid::nil(), uuid::Uuid::nil()), |(event, id)| (event.0, id.0));
-        let rows = sqlx::query!(
+        let rows = sqlx::query_as!(
+            Row,
             "SELECT event_id, id, queue, kind, payload FROM outbox WHERE (event_id, id) > ($1, $2)
              ORDER BY event_id, id LIMIT $3",
             event,
@@ -88,17 +89,44 @@ impl Pg {
         )
         .fetch_all(self.pool())
         .await?;
-        rows.into_iter()
-            .map(|row| {
-                Ok(OutboxRow {
-                    event: EventId(row.event_id),
-                    id: OutboxId(row.id),
-                    queue: Queue::parse(&row.queue).ok_or_else(|| PgError::unreadable("outbox", "queue", row.id))?,
-                    kind: JobKind::parse(&row.kind).ok_or_else(|| PgError::unreadable("outbox", "kind", row.id))?,
-                    payload: row.payload,
-                })
-            })
-            .collect()
+        rows.into_iter().map(OutboxRow::try_from).collect()
+    }
+
+    /// The open rows about the events themselves: few.
+    ///
+    /// # Errors
+    /// [`PgError`].
+    pub async fn outbox_of_events(&self, events: &[EventId]) -> Result<Vec<OutboxRow>, PgError> {
+        let events: Vec<uuid::Uuid> = events.iter().map(|event| event.0).collect();
+        let rows = sqlx::query_as!(
+            Row,
+            "SELECT event_id, id, queue, kind, payload FROM outbox WHERE event_id = ANY ($1) AND id = event_id",
+            &events
+        )
+        .fetch_all(self.pool())
+        .await?;
+        rows.into_iter().map(OutboxRow::try_from).collect()
+    }
+}
+
+struct Row {
+    event_id: uuid::Uuid,
+    id: uuid::Uuid,
+    queue: String,
+    kind: String,
+    payload: Value,
+}
+
+impl TryFrom<Row> for OutboxRow {
+    type Error = PgError;
+    fn try_from(row: Row) -> Result<Self, PgError> {
+        Ok(Self {
+            event: EventId(row.event_id),
+            id: OutboxId(row.id),
+            queue: Queue::parse(&row.queue).ok_or_else(|| PgError::unreadable("outbox", "queue", row.id))?,
+            kind: JobKind::parse(&row.kind).ok_or_else(|| PgError::unreadable("outbox", "kind", row.id))?,
+            payload: row.payload,
+        })
     }
 }
 

@@ -74,13 +74,14 @@ impl Redis {
         self.call(async |redis| write.query_async(redis).await).await
     }
 
-    /// Asks the sweep to look at a reservation soon, whatever becomes of this process: said before a change commits.
+    /// Asks the sweep to look at a reservation, or an event's jobs, soon, whatever becomes of this process: said before
+    /// a change commits.
     ///
     /// # Errors
     /// [`RedisUnavailable`].
-    pub async fn mark_unsettled(&self, reservation: ReservationId) -> Result<(), RedisUnavailable> {
+    pub async fn mark_unsettled(&self, id: uuid::Uuid) -> Result<(), RedisUnavailable> {
         let mut call = SOON.key(self.keys().deadlines());
-        call.arg(self.clock().offset_ms() + SOON_MS).arg(reservation.to_string());
+        call.arg(self.clock().offset_ms() + SOON_MS).arg(id.to_string());
         self.call(async |redis| call.invoke_async(redis).await).await
     }
 
