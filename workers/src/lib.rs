@@ -1,3 +1,4 @@
 //! workers
 
 pub mod outcome;
+pub mod supervisor;

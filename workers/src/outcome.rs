@@ -1,12 +1,12 @@
 //! What a job is to its handler, and what a handler may say about how it went: the verdict.
 //!
 //! A handler answers in our words only. What becomes of each word (acknowledge, wait, dead list, pause) is decided by
-//! `domain::queue` and `supervisor`; a handler that returned apalis's errors would be retried by apalis's fixed rule.
+//! `supervisor`, through [`outcome_of`]; a handler that returned apalis's errors would be retried by apalis's fixed rule.
 
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use domain::queue::{JobId, Queue};
+use domain::queue::{JobId, Outcome, Queue};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -126,5 +126,19 @@ impl JobError {
     /// See [`JobError::StoreDown`].
     pub fn store_down(reason: impl Into<String>) -> Self {
         Self::StoreDown { reason: reason.into() }
+    }
+}
+
+/// What the queue does with a verdict. `retry_wait` is the wait before the next attempt, `down_wait` the one while a
+/// store is down.
+#[must_use]
+pub fn outcome_of(verdict: Result<(), JobError>, retry_wait: Duration, down_wait: Duration) -> Outcome {
+    match verdict {
+        Ok(()) => Outcome::Done,
+        Err(JobError::Retry { reason }) => Outcome::Retry { wait: retry_wait, reason },
+        Err(JobError::Later { when: When::After(wait), reason }) => Outcome::Later { wait, reason },
+        Err(JobError::Later { when: When::AtMs(at_ms), reason }) => Outcome::LaterAt { at_ms, reason },
+        Err(JobError::Never { reason }) => Outcome::Never { reason },
+        Err(JobError::StoreDown { reason }) => Outcome::Later { wait: down_wait, reason },
     }
 }

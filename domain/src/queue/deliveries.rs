@@ -8,7 +8,7 @@ use std::{sync::Arc, sync::LazyLock, time::Duration};
 
 use redis::Script;
 
-use super::{JobId, Queue, QueueError, QueueRedis, keys::Keys};
+use super::{Queue, QueueError, QueueRedis, keys::Keys};
 
 static BEGIN: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("begin.lua")));
 static SETTLE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("settle.lua")));
@@ -19,7 +19,7 @@ const WORKER_METADATA_TTL_S: i64 = 3_600;
 /// Longer reasons are cut: they are for people.
 const REASON_CHARS_MAX: usize = 500;
 
-/// One worker's deliveries from one queue.
+/// One worker's deliveries from one queue. Ids are text here: what stands in the queue need not be ours.
 #[derive(Debug, Clone)]
 pub struct Deliveries {
     redis: QueueRedis,
@@ -116,10 +116,10 @@ impl Deliveries {
     ///
     /// # Errors
     /// `QueueError` if Redis does not answer; the start may have been counted.
-    pub async fn begin(&self, id: &JobId, attempts_max: u32, crashes_max: u32) -> Result<Begun, QueueError> {
+    pub async fn begin(&self, id: &str, attempts_max: u32, crashes_max: u32) -> Result<Begun, QueueError> {
         let mut call = BEGIN.prepare_invoke();
         call.key(&self.inflight).key(self.meta(id)).key(self.keys.dead_ms()).key(self.keys.totals());
-        call.arg(id.as_str()).arg(&*self.worker).arg(attempts_max).arg(crashes_max);
+        call.arg(id).arg(&*self.worker).arg(attempts_max).arg(crashes_max);
         let (verdict, attempt, starts): (String, u32, u32) = call.invoke_async(&mut self.redis.connection()).await?;
         Ok(match verdict.as_str() {
             "run" => Begun::Run { attempt, starts },
@@ -132,7 +132,7 @@ impl Deliveries {
     ///
     /// # Errors
     /// `QueueError` if Redis does not answer. The job then stays in flight: settle again, or end the worker and release.
-    pub async fn settle(&self, id: &JobId, outcome: &Outcome, attempts_max: u32) -> Result<Settled, QueueError> {
+    pub async fn settle(&self, id: &str, outcome: &Outcome, attempts_max: u32) -> Result<Settled, QueueError> {
         let (verdict, wait, at, reason) = match outcome {
             Outcome::Done => ("done", 0, String::new(), ""),
             Outcome::Retry { wait, reason } => ("retry", whole_ms(*wait), String::new(), reason.as_str()),
@@ -145,7 +145,7 @@ impl Deliveries {
         let mut call = SETTLE.prepare_invoke();
         call.key(&self.inflight).key(self.meta(id)).key(keys.delayed_ms());
         call.key(keys.done_ms()).key(keys.dead_ms()).key(keys.totals());
-        call.arg(id.as_str()).arg(verdict).arg(wait).arg(at).arg(attempts_max).arg(reason);
+        call.arg(id).arg(verdict).arg(wait).arg(at).arg(attempts_max).arg(reason);
         let settled: String = call.invoke_async(&mut self.redis.connection()).await?;
         Ok(match settled.as_str() {
             "done" => Settled::Done,
@@ -194,7 +194,7 @@ impl Deliveries {
         Ok(Released { given_back, dropped })
     }
 
-    fn meta(&self, id: &JobId) -> String {
+    fn meta(&self, id: &str) -> String {
         format!("{}:{id}", self.keys.meta())
     }
 }

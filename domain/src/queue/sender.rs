@@ -4,10 +4,10 @@ use std::{fmt, sync::LazyLock};
 
 use redis::Script;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, value::RawValue};
+use serde_json::Value;
 use uuid::Uuid;
 
-use super::{Queue, QueueError, QueueRedis};
+use super::{Queue, QueueError, QueueRedis, envelope::envelope_start};
 
 /// One script call blocks Redis for all: 500 jobs take about 4 ms.
 const JOBS_PER_CALL_MAX: usize = 500;
@@ -148,27 +148,6 @@ pub struct JobSender {
     redis: QueueRedis,
 }
 
-/// The envelope as far as Rust writes it; the script adds `enqueued_ms` by Redis's clock and closes it.
-#[derive(Serialize)]
-struct EnvelopeStart<'a> {
-    v: u32,
-    kind: &'a str,
-    payload: &'a Value,
-}
-
-/// The version of the envelope that is written.
-pub(crate) const ENVELOPE_VERSION: u32 = 1;
-
-/// What stands in Redis for a job: `{"v":1,"kind":"finalize-payment","payload":{…},"enqueued_ms":1764547200000}`.
-#[derive(Debug, Deserialize)]
-pub(crate) struct Envelope<'a> {
-    pub(crate) v: u32,
-    pub(crate) kind: String,
-    #[serde(borrow)]
-    pub(crate) payload: &'a RawValue,
-    pub(crate) enqueued_ms: i64,
-}
-
 impl JobSender {
     /// A sender over that connection.
     #[must_use]
@@ -218,33 +197,9 @@ impl JobSender {
     }
 }
 
-fn envelope_start(job: &NewJob) -> String {
-    // A `Value` has string keys and finite numbers only, so writing it cannot fail; an empty text would be found and
-    // reported by the worker that decodes it.
-    let start = EnvelopeStart { v: ENVELOPE_VERSION, kind: job.kind, payload: &job.payload };
-    let mut text = serde_json::to_string(&start).unwrap_or_default();
-    text.pop();
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_envelope_on_the_wire_is_frozen() {
-        let job = NewJob::new(
-            Queue::Payments,
-            JobId::parse("pay-1").unwrap(),
-            "finalize-payment",
-            serde_json::json!({"payment_id": "x"}),
-        );
-        let text = envelope_start(&job) + r#","enqueued_ms":5}"#;
-        assert_eq!(text, r#"{"v":1,"kind":"finalize-payment","payload":{"payment_id":"x"},"enqueued_ms":5}"#);
-        let envelope: Envelope<'_> = serde_json::from_str(&text).unwrap();
-        assert_eq!((envelope.v, envelope.kind.as_str(), envelope.enqueued_ms), (1, "finalize-payment", 5));
-        assert_eq!(envelope.payload.get(), r#"{"payment_id":"x"}"#);
-    }
 
     #[test]
     fn an_id_that_apalis_would_rewrite_is_refused() {
