@@ -26,7 +26,7 @@ mod tend;
 
 pub use connect::{QueueRedis, QueueRedisError};
 pub use dead::{discard_dead, list_dead, requeue_dead};
-pub use deliveries::{Begun, Deliveries, Outcome, Released, Settled};
+pub use deliveries::{Begun, Company, Deliveries, Outcome, Released, Settled};
 pub use envelope::{Envelope, OpenEnvelopeError};
 pub use jobs::{JobPage, JobState, JobView, PAGE_MAX, list_jobs, read_job};
 pub use keys::{QueuePrefix, QueuePrefixError};

@@ -39,6 +39,11 @@ impl QueuePrefix {
         &self.0
     }
 
+    /// Ours: prefix of the sets of suspects by process, over all queues; `{prefix}suspects:{process}`.
+    pub(crate) fn suspects(&self) -> String {
+        format!("{}suspects", self.0)
+    }
+
     pub(crate) fn keys(&self, queue: Queue) -> Keys {
         Keys { q: format!("{}{}", self.0, queue.name()) }
     }

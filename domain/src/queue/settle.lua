@@ -1,15 +1,17 @@
 -- Acknowledges a job and puts it where its verdict says, in one step: a crash can fall before or after, never between.
 -- KEYS[1] in-flight set of the worker   KEYS[2] the job's meta   KEYS[3] delayed_ms   KEYS[4] done_ms
--- KEYS[5] dead_ms   KEYS[6] totals
+-- KEYS[5] dead_ms   KEYS[6] totals   KEYS[7] suspects of this process
 -- ARGV[1] id   ARGV[2] verdict: 'done' | 'retry' | 'later' | 'never'   ARGV[3] wait in ms (retry, later)
 -- ARGV[4] due in ms since 1970, or '' (later; wins over the wait)   ARGV[5] attempts_max   ARGV[6] reason
+-- ARGV[7] the job's name among suspects
 -- Returns 'done' | 'waiting' | 'dead' | 'lost'. 'lost' changes nothing: the job is no longer this worker's.
 local id, verdict = ARGV[1], ARGV[2]
 if redis.call('SREM', KEYS[1], id) == 0 then return 'lost' end
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local stamp = string.format('%.0f', now)
-redis.call('HDEL', KEYS[2], 'running')
+redis.call('HDEL', KEYS[2], 'running', 'process')
+redis.call('SREM', KEYS[7], ARGV[7])
 if verdict == 'done' then
     redis.call('ZADD', KEYS[4], stamp, id)
     redis.call('HSET', KEYS[2], 'status', 'Done', 'ended_ms', stamp)
