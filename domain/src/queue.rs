@@ -13,6 +13,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+mod board;
 mod connect;
 mod dead;
 mod deliveries;
@@ -24,6 +25,7 @@ mod source;
 mod stats;
 mod tend;
 
+pub use board::{OpsView, OpsViewError};
 pub use connect::{QueueRedis, QueueRedisError};
 pub use dead::{discard_dead, list_dead, requeue_dead};
 pub use deliveries::{Begun, Company, Deliveries, Outcome, Released, Settled};

@@ -175,7 +175,7 @@ impl Deliveries {
         let keys = &self.keys;
         let mut call = SETTLE.prepare_invoke();
         call.key(&self.inflight).key(self.meta(id)).key(keys.delayed_ms());
-        call.key(keys.done_ms()).key(keys.dead_ms()).key(keys.totals()).key(&self.suspects);
+        call.key(keys.done_ms()).key(keys.dead_ms()).key(keys.totals()).key(&self.suspects).key(keys.retry_ms());
         call.arg(id).arg(verdict).arg(wait).arg(at).arg(attempts_max).arg(reason).arg(self.suspect(id));
         let settled: String = call.invoke_async(&mut self.redis.connection()).await?;
         Ok(match settled.as_str() {
@@ -192,6 +192,7 @@ impl Deliveries {
     /// # Errors
     /// `QueueError` if Redis does not answer.
     pub async fn heartbeat(&self) -> Result<(), QueueError> {
+        let metadata = format!("{}:{}", self.keys.worker_metadata(), self.worker);
         let mut connection = self.redis.connection();
         let (now_s, _us): (i64, i64) = redis::cmd("TIME").query_async(&mut connection).await?;
         let _: () = redis::pipe()
@@ -201,8 +202,13 @@ impl Deliveries {
             .arg(now_s)
             .arg(&*self.worker)
             .ignore()
+            .cmd("HSETNX")
+            .arg(&metadata)
+            .arg("started_s")
+            .arg(now_s)
+            .ignore()
             .cmd("EXPIRE")
-            .arg(format!("{}:{}", self.keys.worker_metadata(), self.worker))
+            .arg(&metadata)
             .arg(WORKER_METADATA_TTL_S)
             .ignore()
             .query_async(&mut connection)
