@@ -1,0 +1,3 @@
+//! The operators' listener.
+
+pub mod board;
