@@ -56,12 +56,15 @@ struct Entry {
     used: Monotonic,
 }
 
+/// Seat maps by venue, each with the version it is of.
+type SeatMaps = HashMap<VenueId, (i32, Arc<SeatMap>)>;
+
 /// The book. Cheap to clone.
 #[derive(Clone)]
 pub struct EventBook {
     pg: Pg,
     entries: Arc<Mutex<HashMap<EventId, Entry>>>,
-    maps: Arc<Mutex<HashMap<VenueId, (i32, Arc<SeatMap>)>>>,
+    maps: Arc<Mutex<SeatMaps>>,
     loading: Arc<tokio::sync::Mutex<()>>,
 }
 
