@@ -2,8 +2,10 @@
 //!
 //! Handlers only translate: they parse a request once, call one flow of `domain`, and write its result down.
 
-pub mod clock;
+pub mod auth;
 pub mod edge;
 pub mod extract;
+pub mod idempotency;
 pub mod problem;
+pub mod rate;
 pub mod wire;

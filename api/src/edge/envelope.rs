@@ -74,7 +74,7 @@ fn has_type(headers: &HeaderMap, essence: &str) -> bool {
 
 fn set_headers(headers: &mut HeaderMap, request_id: &RequestId) {
     headers.insert(X_REQUEST_ID.clone(), request_id.header());
-    headers.insert(SERVER_TIME.clone(), HeaderValue::from(crate::clock::now().timestamp_millis()));
+    headers.insert(SERVER_TIME.clone(), HeaderValue::from(domain::runtime::clock::system_ms()));
     let html = has_type(headers, "text/html");
     for (name, value) in [
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
