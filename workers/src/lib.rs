@@ -1,1 +1,4 @@
 //! workers
+
+pub mod outcome;
+pub mod supervisor;

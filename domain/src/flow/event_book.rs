@@ -1,0 +1,152 @@
+//! What this process knows of events: rules, prices and seat maps, so that a hold or a read asks Postgres for none.
+//!
+//! An entry is trusted for a second; then its revision is compared, on the next use only. A hold made with an older one
+//! is refused by its own statement in Postgres and repeated, so the book never decides anything.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant as Monotonic};
+
+use crate::event::Event;
+use crate::id::{EventId, VenueId};
+use crate::seat_map::{Seat, SeatMap};
+use crate::store::pg::{Pg, PgError};
+use crate::store::redis::keys::BlockKey;
+use crate::time::{Instant, from_ms, to_ms};
+
+/// How long an entry is trusted.
+const TRUSTED_FOR: Duration = Duration::from_secs(1);
+/// Events that nobody asked for are forgotten after this.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(600);
+
+/// An event with its seat map, and what Postgres's clock said when it was looked at.
+#[derive(Debug)]
+pub struct EventSheet {
+    /// The event.
+    pub event: Event,
+    /// Its venue's seats.
+    pub map: Arc<SeatMap>,
+    now_at_check: Instant,
+    checked: Monotonic,
+}
+
+impl EventSheet {
+    /// Postgres's clock, carried on by this machine's monotonic one: good for a refusal, never for an acceptance.
+    #[must_use]
+    pub fn now(&self) -> Instant {
+        let since = i64::try_from(self.checked.elapsed().as_millis()).unwrap_or(i64::MAX);
+        from_ms(to_ms(self.now_at_check).saturating_add(since))
+    }
+
+    /// A seat's price, minor units; none for a category without one, which cannot be sold.
+    #[must_use]
+    pub fn price(&self, seat: &Seat) -> Option<i64> {
+        self.event.prices.get(&*seat.category).copied()
+    }
+
+    /// How keys name the block of a seat.
+    #[must_use]
+    pub fn block_key(&self, block: &crate::seat_map::Block) -> BlockKey {
+        BlockKey { date: self.event.date_key.as_str().into(), block: block.block.clone() }
+    }
+}
+
+struct Entry {
+    sheet: Arc<EventSheet>,
+    used: Monotonic,
+}
+
+/// The book. Cheap to clone.
+#[derive(Clone)]
+pub struct EventBook {
+    pg: Pg,
+    entries: Arc<Mutex<HashMap<EventId, Entry>>>,
+    maps: Arc<Mutex<HashMap<VenueId, (i32, Arc<SeatMap>)>>>,
+    loading: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl EventBook {
+    /// An empty book.
+    #[must_use]
+    pub fn new(pg: Pg) -> Self {
+        Self { pg, entries: Arc::default(), maps: Arc::default(), loading: Arc::default() }
+    }
+
+    /// An event, at most a second old; none where there is no such event.
+    ///
+    /// # Errors
+    /// [`PgError`], unless an older entry can stand in: reading goes on while Postgres is away.
+    pub async fn sheet(&self, id: EventId) -> Result<Option<Arc<EventSheet>>, PgError> {
+        if let Some(sheet) = self.known(id).filter(|sheet| sheet.checked.elapsed() < TRUSTED_FOR) {
+            return Ok(Some(sheet));
+        }
+        // One looks, the others wait: a thousand readers of a second's end ask once.
+        let _looking = self.loading.lock().await;
+        let known = self.known(id);
+        if let Some(sheet) = known.as_ref().filter(|sheet| sheet.checked.elapsed() < TRUSTED_FOR) {
+            return Ok(Some(Arc::clone(sheet)));
+        }
+        match (self.look(id, known.as_deref()).await, known) {
+            (Err(error), Some(sheet)) if error.is_temporary() => Ok(Some(sheet)),
+            (looked, _) => looked,
+        }
+    }
+
+    /// An event as it is now.
+    ///
+    /// # Errors
+    /// [`PgError`].
+    pub async fn fresh_sheet(&self, id: EventId) -> Result<Option<Arc<EventSheet>>, PgError> {
+        self.look(id, None).await
+    }
+
+    /// The seat map of a venue.
+    ///
+    /// # Errors
+    /// [`PgError`].
+    pub async fn seat_map(&self, venue: VenueId) -> Result<Arc<SeatMap>, PgError> {
+        let version = self.pg.find_venue(venue).await?.map_or(0, |venue| venue.version);
+        let known = lock(&self.maps).get(&venue).filter(|(known, _)| *known == version).map(|(_, map)| Arc::clone(map));
+        if let Some(map) = known {
+            return Ok(map);
+        }
+        let map = Arc::new(self.pg.load_seat_map(venue).await?);
+        lock(&self.maps).insert(venue, (version, Arc::clone(&map)));
+        Ok(map)
+    }
+
+    fn known(&self, id: EventId) -> Option<Arc<EventSheet>> {
+        let mut entries = lock(&self.entries);
+        let entry = entries.get_mut(&id)?;
+        entry.used = Monotonic::now();
+        Some(Arc::clone(&entry.sheet))
+    }
+
+    async fn look(&self, id: EventId, known: Option<&EventSheet>) -> Result<Option<Arc<EventSheet>>, PgError> {
+        let checked = Monotonic::now();
+        let Some(now_at_check) = self.pg.now_if_event(id, known.map(|sheet| sheet.event.revision)).await? else {
+            lock(&self.entries).remove(&id);
+            return Ok(None);
+        };
+        let (now_at_check, unchanged) = now_at_check;
+        let sheet = match known {
+            Some(known) if unchanged => {
+                EventSheet { event: known.event.clone(), map: Arc::clone(&known.map), now_at_check, checked }
+            }
+            _ => {
+                let Some(event) = self.pg.find_event(id).await? else { return Ok(None) };
+                let map = self.seat_map(event.venue).await?;
+                EventSheet { event, map, now_at_check, checked }
+            }
+        };
+        let sheet = Arc::new(sheet);
+        let mut entries = lock(&self.entries);
+        entries.retain(|_, entry| entry.used.elapsed() < FORGOTTEN_AFTER);
+        entries.insert(id, Entry { sheet: Arc::clone(&sheet), used: Monotonic::now() });
+        Ok(Some(sheet))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,462 @@
+//! Placing a hold: gate in Redis → deadline registered → one Postgres transaction → Redis shows it until the deadline.
+//!
+//! Crash windows:
+//! - after the gate: it opens by itself in seconds;
+//! - after the deadline is registered: an orphan in the index, whose expiry finds no reservation and changes nothing;
+//! - after the commit: Redis shows the short gate. Then the seat looks available while Postgres owns it; the refusal in
+//!   Postgres heals that, and the index entry, written before, ends the hold in time.
+//!
+//! Without Redis the hold goes on from Postgres alone.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::event::{Event, EventStatus, SaleState};
+use crate::id::{Buyer, EventId, ReservationId, SeatId};
+use crate::label::Label;
+use crate::money::Money;
+use crate::reservation::{Reservation, ReservationState, ReservedSeat};
+use crate::runtime::clock::new_uuid;
+use crate::seat::{SeatRef, SeatStatus};
+use crate::seat_map::Seat;
+use crate::store::pg::PgError;
+use crate::store::pg::holds::{Answer, HeldTimes, HoldOutcome, NewHold};
+use crate::store::pg::idempotency::KnownKey;
+use crate::store::redis::buckets::{BucketOwner, Gate, Showing};
+use crate::store::redis::keys::BlockKey;
+use crate::time::{Instant, from_ms, to_ms};
+
+use super::event_book::EventSheet;
+use super::hold_lanes::PlaceError;
+use super::{Answered, FaultPoint, Idempotent, Stores};
+
+/// What a buyer asks for.
+pub struct HoldRequest {
+    /// The event.
+    pub event: EventId,
+    /// For whom.
+    pub buyer: Buyer,
+    /// Which seats, as the caller names them.
+    pub seats: Vec<SeatRef>,
+    /// How it is made repeatable.
+    pub idempotency: Option<Idempotent<Reservation>>,
+}
+
+/// A seat that is not available, and what it is instead.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SeatConflict {
+    /// The index into the request's seats.
+    pub index: usize,
+    /// The seat.
+    pub seat: SeatId,
+    /// Its status.
+    pub status: SeatStatus,
+}
+
+/// Why a hold is refused. Nothing is held then.
+#[derive(Debug, thiserror::Error)]
+pub enum PlaceHoldError {
+    /// There is no such event.
+    #[error("there is no such event")]
+    UnknownEvent,
+    /// Seats that the event does not have: indices into the request's seats.
+    #[error("the event does not have these seats")]
+    UnknownSeats(Vec<usize>),
+    /// Seats named twice: indices of the repeats.
+    #[error("seats are named more than once")]
+    RepeatedSeats(Vec<usize>),
+    /// No seats.
+    #[error("no seat is named")]
+    NoSeats,
+    /// The sale has not begun.
+    #[error("the sale has not begun")]
+    NotOnSale(Option<Instant>),
+    /// The sale is over.
+    #[error("the sale is over")]
+    SalesClosed,
+    /// The event is called off.
+    #[error("the event is called off")]
+    EventCancelled,
+    /// More seats than one reservation may have.
+    #[error("more seats than one reservation may have")]
+    TooManySeats {
+        /// The limit.
+        max: i32,
+    },
+    /// More seats than one buyer may have.
+    #[error("more seats than one buyer may have")]
+    BuyerLimit {
+        /// The limit.
+        max: i32,
+        /// Held, being paid for and sold already.
+        owned: i64,
+    },
+    /// Seats in conflict, every one of them (I4).
+    #[error("seats are not available")]
+    Unavailable(Vec<SeatConflict>),
+    /// The idempotency key was used for another request.
+    #[error("the idempotency key was used for another request")]
+    KeyReused,
+    /// The same request is being worked on.
+    #[error("the same request is being worked on")]
+    InProgress,
+    /// Postgres failed before anything was written.
+    #[error(transparent)]
+    Pg(#[from] PgError),
+    /// The hold could not be placed.
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+}
+
+/// A hold whose seats are known and priced.
+struct Plan {
+    sheet: Arc<EventSheet>,
+    reservation: ReservationId,
+    buyer: Buyer,
+    seats: Vec<Seat>,
+    prices: Vec<i64>,
+    /// Its blocks, in one canonical order.
+    blocks: Vec<PlanBlock>,
+}
+
+struct PlanBlock {
+    block: BlockKey,
+    /// Into the plan's seats.
+    indices: Vec<usize>,
+    /// Those seats' keys.
+    keys: Vec<String>,
+}
+
+/// Places a hold, whole or not at all.
+///
+/// # Errors
+/// [`PlaceHoldError`].
+pub async fn place_hold(stores: &Stores, request: HoldRequest) -> Result<Answered<Reservation>, PlaceHoldError> {
+    let HoldRequest { event, buyer, seats, idempotency } = request;
+    let held = match &idempotency {
+        None => hold(stores, (event, &buyer, &seats), None).await,
+        Some(repeat) => {
+            if let Some(answer) = known_answer(stores, repeat).await? {
+                return Ok(answer);
+            }
+            let marked = stores.redis.begin_request(&repeat.key.caller, &repeat.key.key).await;
+            if matches!(marked, Ok(false)) {
+                return Err(PlaceHoldError::InProgress);
+            }
+            let held = hold(stores, (event, &buyer, &seats), Some(repeat)).await;
+            if marked.is_ok() {
+                let _ends_by_itself = stores.redis.end_request(&repeat.key.caller, &repeat.key.key).await;
+            }
+            held
+        }
+    };
+    metrics::counter!("holdfast_holds_total", "outcome" => outcome_name(&held)).increment(1);
+    match (held?, &idempotency) {
+        (Some(reservation), _) => Ok(Answered::New(reservation)),
+        (None, Some(repeat)) => known_answer(stores, repeat).await?.ok_or(PlaceHoldError::InProgress),
+        (None, None) => Err(PlaceError::Refused.into()),
+    }
+}
+
+async fn known_answer(
+    stores: &Stores,
+    repeat: &Idempotent<Reservation>,
+) -> Result<Option<Answered<Reservation>>, PlaceHoldError> {
+    match stores.pg.known_key(&repeat.key).await? {
+        KnownKey::New => Ok(None),
+        KnownKey::Answered(answer) => Ok(Some(Answered::Replayed(answer))),
+        KnownKey::Reused => Err(PlaceHoldError::KeyReused),
+    }
+}
+
+fn outcome_name(held: &Result<Option<Reservation>, PlaceHoldError>) -> &'static str {
+    match held {
+        Ok(Some(_)) => "held",
+        Ok(None) => "replayed",
+        Err(PlaceHoldError::Unavailable(_)) => "conflict",
+        Err(PlaceHoldError::TooManySeats { .. } | PlaceHoldError::BuyerLimit { .. }) => "limit",
+        Err(PlaceHoldError::Pg(_) | PlaceHoldError::Place(_)) => "failed",
+        Err(_) => "refused",
+    }
+}
+
+/// None: the idempotency key was answered by another request meanwhile.
+async fn hold(
+    stores: &Stores,
+    (event, buyer, seats): (EventId, &Buyer, &[SeatRef]),
+    repeat: Option<&Idempotent<Reservation>>,
+) -> Result<Option<Reservation>, PlaceHoldError> {
+    let sheet = stores.book.sheet(event).await?.ok_or(PlaceHoldError::UnknownEvent)?;
+    let first = hold_by(stores, sheet, (buyer, seats), repeat).await?;
+    if let Tried::Done(done) = first {
+        return Ok(done);
+    }
+    // The event has changed since it was looked at.
+    let sheet = stores.book.fresh_sheet(event).await?.ok_or(PlaceHoldError::UnknownEvent)?;
+    match hold_by(stores, sheet, (buyer, seats), repeat).await? {
+        Tried::Done(done) => Ok(done),
+        Tried::Stale => Err(PlaceError::Unavailable.into()),
+    }
+}
+
+enum Tried {
+    Done(Option<Reservation>),
+    Stale,
+}
+
+async fn hold_by(
+    stores: &Stores,
+    sheet: Arc<EventSheet>,
+    (buyer, seats): (&Buyer, &[SeatRef]),
+    repeat: Option<&Idempotent<Reservation>>,
+) -> Result<Tried, PlaceHoldError> {
+    let plan = Arc::new(plan_hold(stores, sheet, buyer, seats)?);
+    let gate = take_gates(stores, &plan).await?;
+    stores.faults.pass(FaultPoint::HoldGateTaken).await;
+    if let Some(now_ms) = gate {
+        let deadline = plan.sheet.event.hold_deadline(from_ms(now_ms));
+        if stores.redis.register_deadlines(&[(plan.reservation, to_ms(deadline))]).await.is_err() {
+            stores.note_redis_missed();
+        }
+    } else {
+        stores.note_redis_missed();
+    }
+    stores.faults.pass(FaultPoint::HoldDeadlineRegistered).await;
+    let outcome = stores.lanes.place(new_hold(&plan, repeat)).await;
+    stores.faults.pass(FaultPoint::HoldCommitted).await;
+    match outcome {
+        Ok(HoldOutcome::Held(times)) => {
+            show_hold(stores, &plan, times).await;
+            Ok(Tried::Done(Some(plan.reservation_at(times))))
+        }
+        Ok(refused) => {
+            undo_gate(stores, &plan).await;
+            refuse(stores, &plan, refused).await
+        }
+        // Perhaps it is committed: the gate lapses by itself, the deadline ends what there may be.
+        Err(PlaceError::Unknown) => Err(PlaceError::Unknown.into()),
+        Err(error) => {
+            undo_gate(stores, &plan).await;
+            Err(error.into())
+        }
+    }
+}
+
+async fn refuse(stores: &Stores, plan: &Arc<Plan>, outcome: HoldOutcome) -> Result<Tried, PlaceHoldError> {
+    match outcome {
+        HoldOutcome::Held(_) | HoldOutcome::AnsweredBefore => Ok(Tried::Done(None)),
+        HoldOutcome::BuyerLimit { owned } => {
+            let max = plan.sheet.event.rules.seats_per_buyer_max.unwrap_or(0);
+            Err(PlaceHoldError::BuyerLimit { max, owned })
+        }
+        HoldOutcome::Conflict(taken) => {
+            // Redis let this through: it showed seats as available that Postgres had given to somebody else.
+            let stores = stores.clone();
+            let healing = Arc::clone(plan);
+            tokio::spawn(async move {
+                for block in &healing.blocks {
+                    super::read_block::heal_block(&stores, &healing.sheet, &block.block).await;
+                }
+            });
+            let conflicts = taken.into_iter().filter_map(|(seat, status)| {
+                let index = plan.seats.iter().position(|planned| planned.id == seat)?;
+                Some(SeatConflict { index, seat, status })
+            });
+            Err(PlaceHoldError::Unavailable(conflicts.collect()))
+        }
+        HoldOutcome::Stale => {
+            let now = stores.pg.now().await?;
+            let sheet = stores.book.fresh_sheet(plan.sheet.event.id).await?.ok_or(PlaceHoldError::UnknownEvent)?;
+            check_sale(&sheet.event, now)?;
+            Ok(Tried::Stale)
+        }
+    }
+}
+
+fn check_sale(event: &Event, now: Instant) -> Result<(), PlaceHoldError> {
+    match event.sale_at(now) {
+        SaleState::Open => Ok(()),
+        SaleState::NotYet(opens) => Err(PlaceHoldError::NotOnSale(opens)),
+        SaleState::Over if event.status == EventStatus::Cancelled => Err(PlaceHoldError::EventCancelled),
+        SaleState::Over => Err(PlaceHoldError::SalesClosed),
+    }
+}
+
+fn plan_hold(
+    stores: &Stores,
+    sheet: Arc<EventSheet>,
+    buyer: &Buyer,
+    asked: &[SeatRef],
+) -> Result<Plan, PlaceHoldError> {
+    check_sale(&sheet.event, sheet.now())?;
+    if asked.is_empty() {
+        return Err(PlaceHoldError::NoSeats);
+    }
+    let max = sheet.event.rules.seats_per_reservation_max;
+    if asked.len() > usize::try_from(max).unwrap_or(0) {
+        return Err(PlaceHoldError::TooManySeats { max });
+    }
+    let found: Vec<Option<&Seat>> = asked.iter().map(|seat| sheet.map.resolve(seat)).collect();
+    let priced = |seat: &&Seat| sheet.price(seat).is_some();
+    let unknown = |(index, seat): (usize, &Option<&Seat>)| seat.filter(priced).is_none().then_some(index);
+    let unknown: Vec<usize> = found.iter().enumerate().filter_map(unknown).collect();
+    if !unknown.is_empty() {
+        return Err(PlaceHoldError::UnknownSeats(unknown));
+    }
+    let seats: Vec<Seat> = found.into_iter().flatten().cloned().collect();
+    let repeats = |(index, seat): (usize, &Seat)| {
+        seats[..index].iter().any(|earlier| earlier.id == seat.id).then_some(index)
+    };
+    let repeated: Vec<usize> = seats.iter().enumerate().filter_map(repeats).collect();
+    if !repeated.is_empty() {
+        return Err(PlaceHoldError::RepeatedSeats(repeated));
+    }
+    let prices = seats.iter().filter_map(|seat| sheet.price(seat)).collect();
+    Ok(Plan {
+        blocks: blocks_of(stores, &sheet, &seats),
+        reservation: ReservationId(new_uuid()),
+        buyer: buyer.clone(),
+        prices,
+        seats,
+        sheet,
+    })
+}
+
+/// Seats by block: blocks are always taken in the order of their labels, so that two holds never wait for each other.
+fn blocks_of(stores: &Stores, sheet: &EventSheet, seats: &[Seat]) -> Vec<PlanBlock> {
+    let mut blocks: BTreeMap<Label, PlanBlock> = BTreeMap::new();
+    for (index, seat) in seats.iter().enumerate() {
+        let block = sheet.map.block_of(seat);
+        let entry = blocks.entry(block.block.clone()).or_insert_with(|| PlanBlock {
+            block: sheet.block_key(block),
+            indices: Vec::new(),
+            keys: Vec::new(),
+        });
+        entry.indices.push(index);
+        entry.keys.push(stores.redis.keys().seat(&entry.block, &seat.column, &seat.row));
+    }
+    blocks.into_values().collect()
+}
+
+/// Takes the gate of every block, in one order for all; gives all back where one is refused. Some(Redis's clock), or
+/// none where Redis is away: then Postgres alone decides.
+async fn take_gates(stores: &Stores, plan: &Plan) -> Result<Option<i64>, PlaceHoldError> {
+    let mut conflicts = Vec::new();
+    let mut now = None;
+    let hold = (&plan.buyer, plan.sheet.event.id, plan.reservation);
+    for block in &plan.blocks {
+        match stores.redis.take_gate(&block.block, &block.keys, hold, stores.timing).await {
+            Ok(Gate::Taken { now_ms }) => now = Some(now_ms),
+            Ok(Gate::Refused(refused)) => {
+                let conflict = |(at, status): (usize, SeatStatus)| {
+                    let index = *block.indices.get(at)?;
+                    Some(SeatConflict { index, seat: plan.seats[index].id, status })
+                };
+                conflicts.extend(refused.into_iter().filter_map(conflict));
+            }
+            Err(_away) => return if conflicts.is_empty() { Ok(None) } else { Err(refused_by_gate(conflicts)) },
+        }
+    }
+    if conflicts.is_empty() {
+        return Ok(now);
+    }
+    if now.is_some() {
+        release_gate(stores, plan).await;
+    }
+    Err(refused_by_gate(conflicts))
+}
+
+fn refused_by_gate(mut conflicts: Vec<SeatConflict>) -> PlaceHoldError {
+    conflicts.sort_unstable_by_key(|conflict| conflict.index);
+    PlaceHoldError::Unavailable(conflicts)
+}
+
+async fn undo_gate(stores: &Stores, plan: &Plan) {
+    release_gate(stores, plan).await;
+    let _orphan_is_harmless = stores.redis.forget_deadlines(&[plan.reservation]).await;
+}
+
+async fn release_gate(stores: &Stores, plan: &Plan) {
+    let event = (plan.sheet.event.id, &plan.sheet.event.zone);
+    let showing = Showing::Released(plan.reservation);
+    for block in &plan.blocks {
+        // If this fails, the gate opens by itself in seconds.
+        let grace = stores.timing.bucket_grace_ms;
+        let _lapses = stores.redis.show_seats(&block.block, &block.keys, event, &showing, grace).await;
+    }
+}
+
+async fn show_hold(stores: &Stores, plan: &Plan, times: HeldTimes) {
+    let owner = BucketOwner {
+        reservation: plan.reservation,
+        buyer: plan.buyer.clone(),
+        created_at: times.created_at,
+        deadline: Some(times.expires_at),
+    };
+    let showing = Showing::Owned(SeatStatus::Held, owner);
+    let event = (plan.sheet.event.id, &plan.sheet.event.zone);
+    let mut shown = stores.redis.register_deadlines(&[(plan.reservation, to_ms(times.expires_at))]).await;
+    for block in &plan.blocks {
+        let grace = stores.timing.bucket_grace_ms;
+        let changed = stores.redis.show_seats(&block.block, &block.keys, event, &showing, grace).await;
+        shown = shown.and(changed.map(|_| ()));
+    }
+    if shown.is_err() {
+        stores.note_redis_missed();
+    }
+}
+
+fn new_hold(plan: &Arc<Plan>, repeat: Option<&Idempotent<Reservation>>) -> NewHold {
+    let event = &plan.sheet.event;
+    let idempotency = repeat.map(|repeat| {
+        let (plan, respond) = (Arc::clone(plan), Arc::clone(&repeat.respond));
+        let answer: Answer = Box::new(move |times: &HeldTimes| respond(&plan.reservation_at(*times)));
+        (repeat.key.clone(), answer)
+    });
+    NewHold {
+        reservation: plan.reservation,
+        event: event.id,
+        revision: event.revision,
+        buyer: plan.buyer.clone(),
+        seats_per_buyer_max: event.rules.seats_per_buyer_max,
+        seats: plan.seats.iter().zip(&plan.prices).map(|(seat, price)| (seat.id, *price)).collect(),
+        currency: event.currency,
+        idempotency,
+    }
+}
+
+impl Plan {
+    fn reservation_at(&self, times: HeldTimes) -> Reservation {
+        let map = &self.sheet.map;
+        let mut seats: Vec<(&Seat, i64)> = self.seats.iter().zip(self.prices.iter().copied()).collect();
+        seats.sort_by_key(|(seat, _)| (seat.block, seat.id));
+        let seats: Vec<ReservedSeat> = seats
+            .into_iter()
+            .map(|(seat, price)| ReservedSeat {
+                id: seat.id,
+                block: map.block_of(seat).block.clone(),
+                row: seat.row.clone(),
+                column: seat.column.clone(),
+                label: seat.label.to_string(),
+                category: seat.category.to_string(),
+                price,
+            })
+            .collect();
+        Reservation {
+            id: self.reservation,
+            event: self.sheet.event.id,
+            buyer: self.buyer.clone(),
+            state: ReservationState::Pending,
+            is_tidy: true,
+            seats,
+            amount: Money { amount: self.prices.iter().sum(), currency: self.sheet.event.currency },
+            created_at: times.created_at,
+            expires_at: times.expires_at,
+            extends_until: times.extends_until,
+            generation: 1,
+            payments: Vec::new(),
+            refunds: Vec::new(),
+            read_at: times.created_at,
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Reading a block, and healing it: from Redis in one or two round trips, from Postgres where Redis is away, does not
+//! know the block, or lacks buckets.
+//!
+//! Healing compares Redis with Postgres and writes what differs, each bucket only if it is still as it was before
+//! Postgres was asked. It never touches a gate that is only seconds old: the hold behind it may be about to commit.
+
+use std::collections::HashMap;
+
+use crate::id::SeatId;
+use crate::runtime::clock::new_uuid;
+use crate::seat::SeatStatus;
+use crate::seat_map::{Block, Seat};
+use crate::store::pg::PgError;
+use crate::store::pg::claims::{Claim, ClaimsRead};
+use crate::store::redis::RedisUnavailable;
+use crate::store::redis::buckets::{BlockPicture, BucketOwner, Healing, SeatBucket};
+use crate::store::redis::keys::BlockKey;
+use crate::time::{Instant, to_ms};
+
+use super::Stores;
+use super::event_book::EventSheet;
+
+/// A block's seats as they are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BlockReading {
+    /// The block's version; 0 where it was read from Postgres.
+    pub version: u64,
+    /// The clock of the store that was read, ms.
+    pub now_ms: i64,
+    /// Each seat's status and, where it is held and can expire, its deadline in ms; in seat order.
+    pub seats: Vec<SeatReading>,
+}
+
+/// One seat of a reading.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SeatReading {
+    /// Its status, a deadline that has passed not yet applied.
+    pub status: SeatStatus,
+    /// When a held seat becomes available, ms.
+    pub deadline_ms: Option<i64>,
+}
+
+impl SeatReading {
+    /// An available seat.
+    pub const AVAILABLE: Self = Self { status: SeatStatus::Available, deadline_ms: None };
+
+    /// What it is at `now_ms`: a held seat whose deadline has passed is available (I3).
+    #[must_use]
+    pub fn status_at(self, now_ms: i64) -> SeatStatus {
+        match (self.status, self.deadline_ms) {
+            (SeatStatus::Held, Some(deadline)) if deadline <= now_ms => SeatStatus::Available,
+            (status, _) => status,
+        }
+    }
+}
+
+/// Reads a block of an event.
+///
+/// # Errors
+/// [`PgError`] where both stores are away.
+pub async fn read_block(stores: &Stores, sheet: &EventSheet, block: &Block) -> Result<BlockReading, PgError> {
+    match stores.redis.read_block(&sheet.block_key(block)).await {
+        Ok(Some(picture)) => {
+            if let Some(reading) = whole_reading(stores, sheet, block, &picture) {
+                return Ok(reading);
+            }
+            heal_block(stores, sheet, &sheet.block_key(block)).await;
+            read_from_postgres(stores, sheet, block, picture.version).await
+        }
+        Ok(None) | Err(_) => read_from_postgres(stores, sheet, block, 0).await,
+    }
+}
+
+/// The picture as a reading, unless a bucket is absent or unreadable.
+fn whole_reading(stores: &Stores, sheet: &EventSheet, block: &Block, picture: &BlockPicture) -> Option<BlockReading> {
+    let key = sheet.block_key(block);
+    let by_key: HashMap<&str, &SeatBucket> =
+        picture.buckets.iter().filter_map(|(key, bucket)| Some((key.as_str(), bucket.as_ref()?))).collect();
+    let seats = sheet.map.seats_of(block).iter().map(|seat| {
+        let bucket = by_key.get(stores.redis.keys().seat(&key, &seat.column, &seat.row).as_str())?;
+        Some(SeatReading { status: SeatStatus::from_word(&bucket.status)?, deadline_ms: bucket.deadline() })
+    });
+    let seats = seats.collect::<Option<Vec<_>>>()?;
+    Some(BlockReading { version: picture.version, now_ms: picture.now_ms, seats })
+}
+
+async fn read_from_postgres(
+    stores: &Stores,
+    sheet: &EventSheet,
+    block: &Block,
+    version: u64,
+) -> Result<BlockReading, PgError> {
+    let seats = sheet.map.seats_of(block);
+    let ids: Vec<SeatId> = seats.iter().map(|seat| seat.id).collect();
+    let read = stores.pg.read_claims(sheet.event.id, &ids).await?;
+    let claims: HashMap<SeatId, &Claim> = read.claims.iter().map(|claim| (claim.seat, claim)).collect();
+    let seats = seats.iter().map(|seat| {
+        claims.get(&seat.id).map_or(SeatReading::AVAILABLE, |claim| SeatReading {
+            status: claim.state.seat_status(),
+            deadline_ms: claim.expires_at.map(to_ms),
+        })
+    });
+    Ok(BlockReading { version, now_ms: to_ms(read.read_at), seats: seats.collect() })
+}
+
+/// Why a block could not be healed.
+#[derive(Debug, thiserror::Error)]
+pub enum HealBlockError {
+    /// Postgres failed.
+    #[error(transparent)]
+    Pg(#[from] PgError),
+    /// Redis failed.
+    #[error(transparent)]
+    Redis(#[from] RedisUnavailable),
+}
+
+/// Heals a block where a reader or a refusal found it wrong. A failure is logged: the next one to find it comes again.
+pub(crate) async fn heal_block(stores: &Stores, sheet: &EventSheet, key: &BlockKey) {
+    let Some(block) = sheet.map.block(&key.block) else { return };
+    match rebuild_block(stores, sheet, block).await {
+        Ok(0) => {}
+        Ok(seats) => tracing::info!(date = %key.date, block = key.block.as_str(), seats, "healed a block in Redis"),
+        Err(error) => tracing::warn!(error = &error as &dyn std::error::Error, "a block is not healed yet"),
+    }
+}
+
+/// Makes a block's list and buckets in Redis what Postgres says. Returns how many buckets were written. Safe beside
+/// holds, expiries and another rebuild.
+///
+/// # Errors
+/// [`HealBlockError`]; what was written stays right.
+pub async fn rebuild_block(stores: &Stores, sheet: &EventSheet, block: &Block) -> Result<u64, HealBlockError> {
+    let key = sheet.block_key(block);
+    let seats = sheet.map.seats_of(block);
+    let seat_key = |seat: &Seat| stores.redis.keys().seat(&key, &seat.column, &seat.row);
+    let keys: Vec<String> = seats.iter().map(seat_key).collect();
+    stores.redis.create_seat_list(&key, &keys, &new_uuid().to_string()).await?;
+    let Some(picture) = stores.redis.read_block(&key).await? else { return Ok(0) };
+    // Redis is read before Postgres: whatever changes in between fails the compare-and-set.
+    let ids: Vec<SeatId> = seats.iter().map(|seat| seat.id).collect();
+    let read = stores.pg.read_claims(sheet.event.id, &ids).await?;
+    let healings = compare(stores, (sheet, seats), (keys, picture), &read);
+    Ok(stores.redis.heal_seats(&key, &healings).await?)
+}
+
+fn compare(
+    stores: &Stores,
+    (sheet, seats): (&EventSheet, &[Seat]),
+    (keys, picture): (Vec<String>, BlockPicture),
+    read: &ClaimsRead,
+) -> Vec<Healing> {
+    let claims: HashMap<SeatId, &Claim> = read.claims.iter().map(|claim| (claim.seat, claim)).collect();
+    let mut buckets: HashMap<String, Option<SeatBucket>> = picture.buckets.into_iter().collect();
+    let mut healings = Vec::new();
+    for (seat, key) in seats.iter().zip(keys) {
+        let shown = buckets.remove(&key).flatten();
+        let (wanted, deadline) = wanted_bucket(sheet, claims.get(&seat.id).copied(), read.read_at);
+        let is_right = shown.as_ref().is_some_and(|shown| {
+            is_gate(shown, picture.now_ms, stores.timing.gate_ms)
+                || (shown.status == wanted.status
+                    && shown.match_id == wanted.match_id
+                    && shown.reservation_id == wanted.reservation_id
+                    && shown.deadline_ms == wanted.deadline_ms)
+        });
+        if !is_right {
+            healings.push(Healing {
+                key,
+                seen: shown.map(|shown| shown.version.unwrap_or_else(|| "?".to_owned())),
+                bucket: wanted,
+                vanishes_at_ms: deadline.map(|at| to_ms(at) + stores.timing.bucket_grace_ms),
+            });
+        }
+    }
+    healings
+}
+
+/// A gate is shown as held with a deadline only seconds away; it opens by itself.
+fn is_gate(shown: &SeatBucket, now_ms: i64, gate_ms: i64) -> bool {
+    let near = |deadline: i64| deadline > now_ms && deadline <= now_ms + gate_ms;
+    shown.status == SeatStatus::Held.as_str() && shown.created_at.is_none() && shown.deadline().is_some_and(near)
+}
+
+fn wanted_bucket(sheet: &EventSheet, claim: Option<&Claim>, now: Instant) -> (SeatBucket, Option<Instant>) {
+    let event = sheet.event.id;
+    let alive = claim.filter(|claim| claim.expires_at.is_none_or(|deadline| deadline > now));
+    let Some(claim) = alive else { return (SeatBucket::unowned(event, SeatStatus::Available), None) };
+    let status = claim.state.seat_status();
+    match &claim.owner {
+        None => (SeatBucket::unowned(event, status), None),
+        Some(owner) => {
+            let owner = BucketOwner {
+                reservation: owner.reservation,
+                buyer: owner.buyer.clone(),
+                created_at: owner.created_at,
+                deadline: claim.expires_at,
+            };
+            (SeatBucket::owned(event, status, &owner, &sheet.event.zone), claim.expires_at)
+        }
+    }
+}

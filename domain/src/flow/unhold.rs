@@ -1,0 +1,126 @@
+//! What a buyer does to a hold: cancels it, or extends it.
+//!
+//! Crash windows of a cancellation: Redis is told to look again before the commit, so that a crash after it, which
+//! leaves the seats looking held, is repaired by the sweep within seconds. Of an extension: the old deadline still
+//! stands in the index; its expiry finds the new one and registers it.
+
+use crate::event::Event;
+use crate::id::ReservationId;
+use crate::reservation::{CancelReason, Reservation, ReservationState};
+use crate::store::pg::payments::find_standing_payment;
+use crate::store::pg::reservations::{ReservationHead, cancel_locked, lock_reservation, move_deadline};
+use crate::store::pg::{PgError, commit};
+
+use super::show_reservation::show_after_change;
+use super::{Access, FaultPoint, Stores};
+
+/// Why a reservation cannot be cancelled or extended.
+#[derive(Debug, thiserror::Error)]
+pub enum ChangeReservationError {
+    /// There is none, or it is somebody else's.
+    #[error("there is no such reservation")]
+    NotFound,
+    /// It is over.
+    #[error("the reservation is over")]
+    Gone(CancelReason),
+    /// It is confirmed.
+    #[error("the reservation is confirmed")]
+    Confirmed,
+    /// It is being paid for.
+    #[error("the reservation is being paid for")]
+    PaymentInFlight,
+    /// The event does not allow (further) extensions, or the cap is reached.
+    #[error("no further extension is allowed")]
+    NoFurtherExtension,
+    /// Postgres failed.
+    #[error(transparent)]
+    Pg(#[from] PgError),
+}
+
+/// Cancels a PENDING reservation for its buyer, or for an operator. A reservation that is cancelled by the same reason
+/// already is answered as it is.
+///
+/// # Errors
+/// [`ChangeReservationError`].
+pub async fn cancel_reservation(
+    stores: &Stores,
+    access: &Access,
+    id: ReservationId,
+    reason: CancelReason,
+) -> Result<Reservation, ChangeReservationError> {
+    let known = stores.pg.find_reservation_head(id).await?.filter(|head| access.covers(&head.buyer));
+    let known = known.ok_or(ChangeReservationError::NotFound)?;
+    if matches!(known.state(), ReservationState::Pending) && stores.redis.mark_unsettled(id.0).await.is_err() {
+        stores.note_redis_missed();
+    }
+    stores.faults.pass(FaultPoint::CancelMarked).await;
+    let offset = stores.pg.clock().offset_ms();
+    let mut tx = stores.pg.begin().await?;
+    let head = lock_reservation(&mut tx, id, offset).await?.ok_or(ChangeReservationError::NotFound)?;
+    match head.state() {
+        ReservationState::Pending => {
+            let payment = find_standing_payment(&mut tx, head.event, id).await?;
+            if payment.is_some() {
+                return Err(ChangeReservationError::PaymentInFlight);
+            }
+            let actor = match access {
+                Access::Any => "shop",
+                Access::Own(_) => "buyer",
+            };
+            cancel_locked(&mut tx, &[(head.event, id)], (reason, actor), offset).await?;
+            commit(tx).await?;
+        }
+        ReservationState::Committed { .. } => return Err(ChangeReservationError::PaymentInFlight),
+        ReservationState::Confirmed { .. } => return Err(ChangeReservationError::Confirmed),
+        ReservationState::Cancelled { reason: known, .. } if known == reason => drop(tx),
+        ReservationState::Cancelled { reason, .. } => return Err(ChangeReservationError::Gone(reason)),
+    }
+    stores.faults.pass(FaultPoint::CancelCommitted).await;
+    show_after_change(stores, id).await;
+    read_changed(stores, id).await
+}
+
+/// Extends a PENDING reservation by another TTL from now, never past its cap.
+///
+/// # Errors
+/// [`ChangeReservationError`].
+pub async fn extend_reservation(
+    stores: &Stores,
+    access: &Access,
+    id: ReservationId,
+) -> Result<Reservation, ChangeReservationError> {
+    let known = stores.pg.find_reservation_head(id).await?.filter(|head| access.covers(&head.buyer));
+    let known = known.ok_or(ChangeReservationError::NotFound)?;
+    let sheet = stores.book.sheet(known.event).await?.ok_or(ChangeReservationError::NotFound)?;
+    let mut tx = stores.pg.begin().await?;
+    let head = lock_reservation(&mut tx, id, stores.pg.clock().offset_ms()).await?;
+    let head = head.ok_or(ChangeReservationError::NotFound)?;
+    check_pending(&head)?;
+    if find_standing_payment(&mut tx, head.event, id).await?.is_some() {
+        return Err(ChangeReservationError::PaymentInFlight);
+    }
+    let deadline = extended_deadline(&sheet.event, &head).ok_or(ChangeReservationError::NoFurtherExtension)?;
+    move_deadline(&mut tx, &head, (deadline, false)).await?;
+    commit(tx).await?;
+    show_after_change(stores, id).await;
+    read_changed(stores, id).await
+}
+
+/// Whether a locked reservation can still be paid for or extended.
+pub(crate) fn check_pending(head: &ReservationHead) -> Result<(), ChangeReservationError> {
+    match head.state() {
+        ReservationState::Pending => Ok(()),
+        ReservationState::Committed { .. } => Err(ChangeReservationError::PaymentInFlight),
+        ReservationState::Confirmed { .. } => Err(ChangeReservationError::Confirmed),
+        ReservationState::Cancelled { reason, .. } => Err(ChangeReservationError::Gone(reason)),
+    }
+}
+
+fn extended_deadline(event: &Event, head: &ReservationHead) -> Option<crate::time::Instant> {
+    let deadline = event.hold_deadline(head.read_at).min(head.extends_until);
+    (head.extensions < event.rules.extensions_max && deadline > head.expires_at).then_some(deadline)
+}
+
+async fn read_changed(stores: &Stores, id: ReservationId) -> Result<Reservation, ChangeReservationError> {
+    stores.pg.find_reservation(id).await?.ok_or(ChangeReservationError::NotFound)
+}

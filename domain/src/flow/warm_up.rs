@@ -1,0 +1,137 @@
+//! Warming up: rebuilds Redis from Postgres, page by page, while everything else goes on. Safe to run twice, by two
+//! workers, and to break off anywhere: what it writes is what Postgres says, by compare-and-set.
+//!
+//! First the deadlines, so that nothing lives too long; then the jobs of open outbox rows; then the picture. The epoch
+//! is set last: until then the sweep of any worker asks for another warm-up.
+
+use crate::id::ReservationId;
+use crate::queue::QueueError;
+use crate::runtime::clock::new_uuid;
+use crate::store::pg::PgError;
+use crate::store::pg::outbox::OutboxRow;
+use crate::store::redis::RedisUnavailable;
+use crate::time::to_ms;
+
+use super::read_block::{HealBlockError, rebuild_block};
+use super::{FaultPoint, Stores};
+
+/// Rows in one page.
+const PAGE: i64 = 1_000;
+/// How long the right to warm up lasts unless it is renewed, ms: longer than any one step.
+const LEASE_MS: i64 = 15_000;
+
+/// What a warm-up did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct WarmUpReport {
+    /// Deadlines registered.
+    pub deadlines: u64,
+    /// Jobs that were not queued any more.
+    pub jobs: u64,
+    /// Blocks looked at.
+    pub blocks: u64,
+    /// Buckets written.
+    pub buckets: u64,
+}
+
+/// Why a warm-up broke off: it begins again.
+#[derive(Debug, thiserror::Error)]
+pub enum WarmUpError {
+    /// Another worker is at it.
+    #[error("another worker is warming up")]
+    Elsewhere,
+    /// Postgres failed.
+    #[error(transparent)]
+    Pg(#[from] PgError),
+    /// Redis failed.
+    #[error(transparent)]
+    Redis(#[from] RedisUnavailable),
+    /// The queues' Redis failed.
+    #[error(transparent)]
+    Queue(#[from] QueueError),
+    /// A block failed.
+    #[error(transparent)]
+    Heal(#[from] HealBlockError),
+}
+
+/// Rebuilds Redis from Postgres.
+///
+/// # Errors
+/// [`WarmUpError`].
+pub async fn warm_up(stores: &Stores) -> Result<WarmUpReport, WarmUpError> {
+    let holder = new_uuid().to_string();
+    if !stores.redis.lease_warm_up(&holder, LEASE_MS).await? {
+        return Err(WarmUpError::Elsewhere);
+    }
+    let run = WarmUp { stores, holder: &holder };
+    let result = run.run().await;
+    let _lapses = stores.redis.release_warm_up(&holder).await;
+    result
+}
+
+struct WarmUp<'a> {
+    stores: &'a Stores,
+    holder: &'a str,
+}
+
+impl WarmUp<'_> {
+    async fn run(&self) -> Result<WarmUpReport, WarmUpError> {
+        let mut report = WarmUpReport::default();
+        self.register_deadlines(&mut report).await?;
+        self.push_jobs(&mut report).await?;
+        self.rebuild_blocks(&mut report).await?;
+        self.stores.redis.set_epoch(self.holder).await?;
+        let WarmUpReport { deadlines, jobs, blocks, buckets } = report;
+        tracing::info!(deadlines, jobs, blocks, buckets, "Redis shows what Postgres has");
+        Ok(report)
+    }
+
+    /// Each step renews the right to go on; whoever lost it stops, since another has begun.
+    async fn renew(&self) -> Result<(), WarmUpError> {
+        self.stores.faults.pass(FaultPoint::WarmUpHalfDone).await;
+        if self.stores.redis.lease_warm_up(self.holder, LEASE_MS).await? { Ok(()) } else { Err(WarmUpError::Elsewhere) }
+    }
+
+    async fn register_deadlines(&self, report: &mut WarmUpReport) -> Result<(), WarmUpError> {
+        let mut after = None;
+        loop {
+            let (pending, next) = self.stores.pg.pending_page(after, PAGE).await?;
+            let mut deadlines: Vec<(ReservationId, i64)> =
+                pending.iter().map(|pending| (pending.reservation, to_ms(pending.expires_at))).collect();
+            deadlines.sort_unstable();
+            deadlines.dedup();
+            // Those that are overdue already come due for the sweep at once.
+            self.stores.redis.register_deadlines(&deadlines).await?;
+            report.deadlines += u64::try_from(deadlines.len()).unwrap_or(0);
+            self.renew().await?;
+            after = next;
+            if after.is_none() {
+                return Ok(());
+            }
+            tracing::debug!(deadlines = report.deadlines, "warming up");
+        }
+    }
+
+    async fn push_jobs(&self, report: &mut WarmUpReport) -> Result<(), WarmUpError> {
+        let mut after = None;
+        loop {
+            let rows = self.stores.pg.outbox_page(after, PAGE).await?;
+            let Some(last) = rows.last() else { return Ok(()) };
+            after = Some((last.event, last.id));
+            let jobs: Vec<_> = rows.iter().map(OutboxRow::job).collect();
+            report.jobs += self.stores.jobs.enqueue(&jobs).await?.added;
+            self.renew().await?;
+        }
+    }
+
+    async fn rebuild_blocks(&self, report: &mut WarmUpReport) -> Result<(), WarmUpError> {
+        for event in self.stores.pg.events_in_redis().await? {
+            let Some(sheet) = self.stores.book.sheet(event.id).await? else { continue };
+            for block in sheet.map.blocks() {
+                report.buckets += rebuild_block(self.stores, &sheet, block).await?;
+                report.blocks += 1;
+                self.renew().await?;
+            }
+        }
+        Ok(())
+    }
+}

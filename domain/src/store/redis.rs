@@ -1,0 +1,132 @@
+//! Redis: the gate, the timer and the picture. It may be lost at any moment; nothing here decides who owns a seat.
+
+pub mod buckets;
+pub mod deadlines;
+pub mod keys;
+pub mod server;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use ::redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
+use ::redis::{Client, RedisError};
+
+use crate::runtime::clock::{Clock, system_ms};
+use keys::KeyScheme;
+
+/// A script's answer may take this long before Redis counts as lost for the call.
+const RESPONSE_TIMEOUT: Duration = Duration::from_millis(1_000);
+/// After a failure the calls of this process leave Redis alone for so long: a buyer never waits twice for it.
+const BREAK_MS: i64 = 500;
+
+/// Redis did not serve a call: it is down, too slow, or refused a command. The work goes on from Postgres alone.
+#[derive(Debug, thiserror::Error)]
+pub enum RedisUnavailable {
+    /// A call failed.
+    #[error("Redis did not answer")]
+    Failed(#[from] RedisError),
+    /// A call failed a moment ago.
+    #[error("Redis failed a moment ago and is left alone for now")]
+    Broken,
+}
+
+/// A handle on the seats' Redis: cheap to clone.
+#[derive(Clone)]
+pub struct Redis {
+    client: Client,
+    connection: ConnectionManager,
+    keys: KeyScheme,
+    clock: Clock,
+    broken_until_ms: Arc<AtomicI64>,
+}
+
+impl Redis {
+    /// Prepares a connection; Redis need not be there yet.
+    ///
+    /// # Errors
+    /// The URL is not a Redis URL.
+    pub fn connect(url: &str, keys: KeyScheme, clock: Clock) -> Result<Self, RedisError> {
+        let client = Client::open(url)?;
+        let config = ConnectionManagerConfig::new()
+            .set_connection_timeout(Some(RESPONSE_TIMEOUT))
+            .set_response_timeout(Some(RESPONSE_TIMEOUT))
+            .set_number_of_retries(0)
+            .set_max_delay(Duration::from_millis(250));
+        let connection = ConnectionManager::new_lazy_with_config(client.clone(), config)?;
+        Ok(Self { client, connection, keys, clock, broken_until_ms: Arc::default() })
+    }
+
+    /// The key scheme in use.
+    #[must_use]
+    pub fn keys(&self) -> &KeyScheme {
+        &self.keys
+    }
+
+    /// The clock seam.
+    #[must_use]
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// The client, for connections of one's own (subscriptions).
+    #[must_use]
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Whether the last call failed a moment ago.
+    #[must_use]
+    pub fn is_broken(&self) -> bool {
+        self.broken_until_ms.load(Ordering::Relaxed) > system_ms()
+    }
+
+    /// Runs one call against Redis, unless it failed a moment ago.
+    ///
+    /// # Errors
+    /// [`RedisUnavailable`].
+    pub async fn call<T, F>(&self, work: F) -> Result<T, RedisUnavailable>
+    where
+        F: AsyncFnOnce(&mut ConnectionManager) -> Result<T, RedisError>,
+    {
+        if self.is_broken() {
+            return Err(RedisUnavailable::Broken);
+        }
+        let mut connection = self.connection.clone();
+        match work(&mut connection).await {
+            Ok(answer) => Ok(answer),
+            Err(error) => {
+                self.note(&error);
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Asks whether Redis answers and runs scripts: the real path, since a server can answer PING and yet do nothing.
+    ///
+    /// # Errors
+    /// [`RedisUnavailable`].
+    pub async fn probe(&self) -> Result<(), RedisUnavailable> {
+        let mut connection = self.connection.clone();
+        let script = ::redis::Script::new("return redis.call('TIME')[1]");
+        let _seconds: String = script.prepare_invoke().invoke_async(&mut connection).await?;
+        Ok(())
+    }
+
+    fn note(&self, error: &RedisError) {
+        // A refusal of one command (wrong type, out of memory) says nothing about the next.
+        let lost = error.is_io_error() || error.is_timeout() || error.is_connection_dropped();
+        if lost {
+            let was = self.broken_until_ms.swap(system_ms() + BREAK_MS, Ordering::Relaxed);
+            if was <= system_ms() {
+                tracing::warn!(%error, "Redis did not answer; going on without it");
+            }
+        }
+    }
+
+    /// The database number that the URL names.
+    #[must_use]
+    pub fn database(&self) -> i64 {
+        self.connection.get_db()
+    }
+}

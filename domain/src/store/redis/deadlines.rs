@@ -1,0 +1,177 @@
+//! The deadline index and the keys that die at a deadline. The index is also the list of reservations whose picture in
+//! Redis may differ from Postgres: an entry is written before a change commits and leaves only after the picture is
+//! right, so a crash in between is repaired by the sweep.
+
+use std::sync::LazyLock;
+
+use ::redis::{Script, pipe};
+
+use super::{Redis, RedisUnavailable};
+use crate::id::ReservationId;
+
+static SWEEP: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("sweep.lua")));
+static CLAIM: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("claim.lua")));
+
+/// By Redis's clock, since the sweep compares by it.
+static SOON: LazyLock<Script> = LazyLock::new(|| {
+    Script::new(
+        "local time = redis.call('TIME')
+        local at = time[1] * 1000 + math.floor(time[2] / 1000) + tonumber(ARGV[1])
+        redis.call('ZADD', KEYS[1], string.format('%.0f', at), ARGV[2])",
+    )
+});
+
+/// How soon the sweep looks after a change whose caller may have died, ms.
+const SOON_MS: i64 = 2_000;
+
+/// A reservation claimed by a bridge or a sweep, and the deadline that it had.
+pub type ClaimedDeadline = (ReservationId, i64);
+
+/// One look at the deadline index.
+#[derive(Debug, Clone)]
+pub struct Sweep {
+    /// Redis's clock.
+    pub now_ms: i64,
+    /// The warm-up epoch; none = this Redis has been lost.
+    pub epoch: Option<String>,
+    /// Reservations that came due since the last look: their keys want touching.
+    pub due: Vec<ReservationId>,
+    /// Reservations claimed for this caller.
+    pub claimed: Vec<ReservationId>,
+}
+
+/// The spans of one sweep.
+#[derive(Debug, Clone, Copy)]
+pub struct SweepSpans {
+    /// Touch what came due after this, ms.
+    pub since_ms: i64,
+    /// Claim what is overdue by this, ms.
+    pub grace_ms: i64,
+    /// For so long, ms.
+    pub lease_ms: i64,
+    /// At most so many of each.
+    pub most: usize,
+}
+
+impl Redis {
+    /// Registers deadlines: the index entry and the key that dies then.
+    ///
+    /// # Errors
+    /// [`RedisUnavailable`].
+    pub async fn register_deadlines(&self, deadlines: &[ClaimedDeadline]) -> Result<(), RedisUnavailable> {
+        if deadlines.is_empty() {
+            return Ok(());
+        }
+        let offset = self.clock().offset_ms();
+        let index = self.keys().deadlines();
+        let mut write = pipe();
+        for (reservation, deadline_ms) in deadlines {
+            write.cmd("ZADD").arg(&index).arg(*deadline_ms).arg(reservation.to_string()).ignore();
+            let key = self.keys().expired(*reservation);
+            // The server's own clock expires the key: the tests' offset is taken out again.
+            write.cmd("SET").arg(key).arg("PENDING").arg("PXAT").arg((deadline_ms - offset).max(1)).ignore();
+        }
+        self.call(async |redis| write.query_async(redis).await).await
+    }
+
+    /// Asks the sweep to look at a reservation, or an event's jobs, soon, whatever becomes of this process: said before
+    /// a change commits.
+    ///
+    /// # Errors
+    /// [`RedisUnavailable`].
+    pub async fn mark_unsettled(&self, id: uuid::Uuid) -> Result<(), RedisUnavailable> {
+        let mut call = SOON.key(self.keys().deadlines());
+        call.arg(self.clock().offset_ms() + SOON_MS).arg(id.to_string());
+        self.call(async |redis| call.invoke_async(redis).await).await
+    }
+
+    /// Forgets deadlines: what they were for is over, and Redis shows it.
+    ///
+    /// # Errors
+    /// [`RedisUnavailable`].
+    pub async fn forget_deadlines(&self, reservations: &[ReservationId]) -> Result<(), RedisUnavailable> {
+        if reservations.is_empty() {
+            return Ok(());
+        }
+        let index = self.keys().deadlines();
+        let mut write = pipe();
+        for reservation in reservations {
+            write.cmd("ZREM").arg(&index).arg(reservation.to_string()).ignore();
+            write.cmd("DEL").arg(self.keys().expired(*reservation)).ignore();
+        }
+        self.call(async |redis| write.query_async(redis).await).await
+    }
+
+    /// One look at the index: what came due, and what this caller has claimed.
+    ///
+    /// # Errors
+    /// [`RedisUnavailable`].
+    pub async fn sweep(&self, spans: SweepSpans) -> Result<Sweep, RedisUnavailable> {
+        let mut call = SWEEP.key(self.keys().deadlines());
+        call.key(self.keys().epoch())
+            .arg(self.clock().offset_ms())
+            .arg(spans.since_ms)
+            .arg(spans.grace_ms)
+            .arg(spans.lease_ms)
+            .arg(spans.most);
+        type Answer = (String, String, Vec<String>, Vec<String>);
+        let (now, epoch, due, claimed): Answer = self.call(async |redis| call.invoke_async(redis).await).await?;
+        Ok(Sweep {
+            now_ms: now.parse().unwrap_or_default(),
+            epoch: (!epoch.is_empty()).then_some(epoch),
+            due: due.iter().filter_map(|id| id.parse().ok()).collect(),
+            claimed: claimed.iter().filter_map(|id| id.parse().ok()).collect(),
+        })
+    }
+
+    /// Touches the keys of reservations that came due: Redis then expires them at once and tells every bridge.
+    ///
+    /// # Errors
+    /// [`RedisUnavailable`].
+    pub async fn touch_expired(&self, reservations: &[ReservationId]) -> Result<(), RedisUnavailable> {
+        if reservations.is_empty() {
+            return Ok(());
+        }
+        let mut touch = pipe();
+        for reservation in reservations {
+            touch.cmd("EXISTS").arg(self.keys().expired(*reservation)).ignore();
+        }
+        self.call(async |redis| touch.query_async(redis).await).await
+    }
+
+    /// Claims what a bridge heard of. Returns Redis's clock and those that are due and nobody else's.
+    ///
+    /// # Errors
+    /// [`RedisUnavailable`].
+    pub async fn claim_deadlines(
+        &self,
+        heard: &[ReservationId],
+        lease_ms: i64,
+    ) -> Result<(i64, Vec<ClaimedDeadline>), RedisUnavailable> {
+        let mut call = CLAIM.key(self.keys().deadlines());
+        call.arg(self.clock().offset_ms()).arg(lease_ms);
+        for reservation in heard {
+            call.arg(reservation.to_string());
+        }
+        let answer: Vec<String> = self.call(async |redis| call.invoke_async(redis).await).await?;
+        let (now, claimed) = answer.split_first().map_or(("0", &[][..]), |(now, rest)| (now.as_str(), rest));
+        let claimed = claimed.chunks_exact(2).filter_map(|pair| {
+            #[expect(clippy::cast_possible_truncation, reason = "a score is whole milliseconds, far below 2^53")]
+            let deadline = pair[1].parse::<f64>().ok()? as i64;
+            Some((pair[0].parse().ok()?, deadline))
+        });
+        Ok((now.parse().unwrap_or_default(), claimed.collect()))
+    }
+
+    /// How many reservations are in the index, and how many of them were due more than `late_ms` ago.
+    ///
+    /// # Errors
+    /// [`RedisUnavailable`].
+    pub async fn count_deadlines(&self, late_ms: i64) -> Result<(u64, u64), RedisUnavailable> {
+        let index = self.keys().deadlines();
+        let now = crate::time::to_ms(self.clock().process_now());
+        let mut read = pipe();
+        read.cmd("ZCARD").arg(&index).cmd("ZCOUNT").arg(&index).arg("-inf").arg(now - late_ms);
+        self.call(async |redis| read.query_async(redis).await).await
+    }
+}
