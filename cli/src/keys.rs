@@ -79,7 +79,7 @@ async fn keys(args: &KeysArgs) -> Result<(), CommandError> {
     let pg = args.database.connect()?;
     match &args.command {
         KeysCommand::Create { scope, name } => {
-            let (key, hash) = api::auth::new_api_key();
+            let (key, hash) = ::api::auth::new_api_key();
             let scope = KeyScope::from(*scope);
             let id = pg.insert_api_key(name, scope, &hash).await?;
             let data = json!({ "id": id, "key": key, "scope": scope.as_str(), "name": name });

@@ -42,7 +42,7 @@ async fn worker(args: &WorkerArgs) -> Result<(), CommandError> {
     let queues = if args.queues.is_empty() { Queue::ALL.to_vec() } else { args.queues.clone() };
     let settings = WorkerSettings { queues, configure_redis: args.stores.redis_configure };
     let ops = match args.ops_addr {
-        Some(addr) => Some(tokio::spawn(api::serve_worker_ops(addr, stores.clone(), shutdown.clone()))),
+        Some(addr) => Some(tokio::spawn(::api::ops::serve_worker_ops(addr, stores.clone(), shutdown.clone()))),
         None => None,
     };
     tracing::info!(queues = ?settings.queues, "the worker runs");
