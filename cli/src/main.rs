@@ -56,3 +56,13 @@ fn main() -> ExitCode {
         Command::Dev(args) => dev::run(args),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn every_command_line_is_consistent() {
+        super::Cli::command().debug_assert();
+    }
+}
