@@ -11,46 +11,15 @@ use std::fmt;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
+use domain::flow::Access;
 use domain::id::{ApiKeyId, Buyer};
-use utoipa::ToSchema;
+use domain::store::pg::api_keys::KeyScope;
 
-pub use api_keys::{API_KEY_PREFIX, ApiKeyCache, ApiKeySource, KnownKey, LookupError, hash_of};
+pub use api_keys::{API_KEY_PREFIX, ApiKeyCache, ApiKeySource, KnownKey, LookupError, hash_of, new_api_key};
 pub use buyer_tokens::{BuyerTokens, BuyerTokensError, IssuedToken, ShopKey};
 pub use layer::{Identity, identify};
 
 use crate::problem::{Problem, ProblemCode};
-
-/// What an API key may do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ToSchema)]
-pub enum Scope {
-    /// Sets up venues and events.
-    Admin,
-    /// Reserves and pays for any buyer.
-    Sales,
-    /// Sees the operators' listener.
-    Ops,
-}
-
-impl Scope {
-    /// The word in SQL, on the command line and in the log.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Admin => "admin",
-            Self::Sales => "sales",
-            Self::Ops => "ops",
-        }
-    }
-
-    /// Reads the word.
-    pub fn from_word(word: &str) -> Option<Self> {
-        match word {
-            "admin" => Some(Self::Admin),
-            "sales" => Some(Self::Sales),
-            "ops" => Some(Self::Ops),
-            _ => None,
-        }
-    }
-}
 
 /// Who sent a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,7 +29,7 @@ pub enum Caller {
         /// The key's id, not its secret.
         id: ApiKeyId,
         /// What it may do.
-        scope: Scope,
+        scope: KeyScope,
     },
     /// A buyer with a token of the shop's or of ours.
     Buyer {
@@ -89,8 +58,8 @@ impl Caller {
     /// `unauthorized` without credentials, `forbidden` with others.
     pub fn require_admin(&self) -> Result<ApiKeyId, Problem> {
         match self {
-            Self::ApiKey { id, scope: Scope::Admin } => Ok(*id),
-            Self::ApiKey { scope: Scope::Sales | Scope::Ops, .. } | Self::Buyer { .. } => {
+            Self::ApiKey { id, scope: KeyScope::Admin } => Ok(*id),
+            Self::ApiKey { scope: KeyScope::Sales | KeyScope::Ops, .. } | Self::Buyer { .. } => {
                 Err(Problem::with_detail(ProblemCode::Forbidden, "This needs an API key of scope admin."))
             }
             Self::Anonymous => Err(Problem::new(ProblemCode::Unauthorized)),
@@ -101,14 +70,14 @@ impl Caller {
     ///
     /// # Errors
     /// `unauthorized` without credentials, `forbidden` with an API key of scope `ops`.
-    pub fn reach(&self) -> Result<Reach<'_>, Problem> {
+    pub fn access(&self) -> Result<Access, Problem> {
         match self {
-            Self::ApiKey { scope: Scope::Sales | Scope::Admin, .. } => Ok(Reach::AnyBuyer),
-            Self::ApiKey { scope: Scope::Ops, .. } => Err(Problem::with_detail(
+            Self::ApiKey { scope: KeyScope::Sales | KeyScope::Admin, .. } => Ok(Access::Any),
+            Self::ApiKey { scope: KeyScope::Ops, .. } => Err(Problem::with_detail(
                 ProblemCode::Forbidden,
                 "This needs an API key of scope sales or a buyer token.",
             )),
-            Self::Buyer { buyer, .. } => Ok(Reach::Only(buyer)),
+            Self::Buyer { buyer, .. } => Ok(Access::Own(buyer.clone())),
             Self::Anonymous => Err(Problem::new(ProblemCode::Unauthorized)),
         }
     }
@@ -119,32 +88,13 @@ impl Caller {
     /// `unauthorized`, `forbidden` (a buyer names another, or a key of scope `ops`), `validation_failed` (a key names
     /// nobody).
     pub fn buyer_of_hold(&self, named: Option<Buyer>) -> Result<Buyer, Problem> {
-        match (self.reach()?, named) {
-            (Reach::AnyBuyer, Some(buyer)) => Ok(buyer),
-            (Reach::AnyBuyer, None) => Err(Problem::invalid("buyer", "an API key must name the buyer it reserves for")),
-            (Reach::Only(own), Some(named)) if *own != named => {
+        match (self.access()?, named) {
+            (Access::Any, Some(buyer)) => Ok(buyer),
+            (Access::Any, None) => Err(Problem::invalid("buyer", "an API key must name the buyer it reserves for")),
+            (Access::Own(own), Some(named)) if own != named => {
                 Err(Problem::with_detail(ProblemCode::Forbidden, "A buyer reserves for itself only."))
             }
-            (Reach::Only(own), _) => Ok(own.clone()),
-        }
-    }
-}
-
-/// Whose reservations a caller may see and change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reach<'a> {
-    /// Anybody's.
-    AnyBuyer,
-    /// Its own.
-    Only(&'a Buyer),
-}
-
-impl Reach<'_> {
-    /// Whether a reservation of `buyer` is within reach.
-    pub fn covers(self, buyer: &Buyer) -> bool {
-        match self {
-            Self::AnyBuyer => true,
-            Self::Only(own) => own == buyer,
+            (Access::Own(own), _) => Ok(own),
         }
     }
 }
@@ -169,6 +119,37 @@ impl<S: Sync> FromRequestParts<S> for Caller {
     }
 }
 
+/// An extractor that only an API key of scope `admin` passes. It stands before the body in a handler's arguments, so
+/// that a stranger is refused for who it is and not for what it sent.
+#[derive(Debug, Clone, Copy)]
+pub struct Admin(pub ApiKeyId);
+
+impl<S: Sync> FromRequestParts<S> for Admin {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        Caller::from_request_parts(parts, state).await?.require_admin().map(Self)
+    }
+}
+
+/// An extractor that whoever may reserve passes: a buyer, or an API key of scope `sales` or `admin`.
+#[derive(Debug, Clone)]
+pub struct Shopper {
+    /// Who it is.
+    pub caller: Caller,
+    /// Whose reservations it may see and change.
+    pub access: Access,
+}
+
+impl<S: Sync> FromRequestParts<S> for Shopper {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let caller = Caller::from_request_parts(parts, state).await?;
+        Ok(Self { access: caller.access()?, caller })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -177,7 +158,7 @@ mod tests {
         Buyer::parse(name).unwrap()
     }
 
-    fn key(scope: Scope) -> Caller {
+    fn key(scope: KeyScope) -> Caller {
         Caller::ApiKey { id: ApiKeyId(uuid::Uuid::nil()), scope }
     }
 
@@ -187,16 +168,16 @@ mod tests {
         assert_eq!(own.buyer_of_hold(None).unwrap(), buyer("u1"));
         assert_eq!(own.buyer_of_hold(Some(buyer("u1"))).unwrap(), buyer("u1"));
         assert_eq!(own.buyer_of_hold(Some(buyer("u2"))).unwrap_err().code(), ProblemCode::Forbidden);
-        assert_eq!(key(Scope::Sales).buyer_of_hold(Some(buyer("u2"))).unwrap(), buyer("u2"));
-        assert_eq!(key(Scope::Sales).buyer_of_hold(None).unwrap_err().places()[0].path, "buyer");
-        assert_eq!(key(Scope::Ops).buyer_of_hold(Some(buyer("u2"))).unwrap_err().code(), ProblemCode::Forbidden);
+        assert_eq!(key(KeyScope::Sales).buyer_of_hold(Some(buyer("u2"))).unwrap(), buyer("u2"));
+        assert_eq!(key(KeyScope::Sales).buyer_of_hold(None).unwrap_err().places()[0].path, "buyer");
+        assert_eq!(key(KeyScope::Ops).buyer_of_hold(Some(buyer("u2"))).unwrap_err().code(), ProblemCode::Forbidden);
         assert_eq!(Caller::Anonymous.buyer_of_hold(None).unwrap_err().code(), ProblemCode::Unauthorized);
     }
 
     #[test]
     fn only_an_admin_key_sets_up() {
-        assert!(key(Scope::Admin).require_admin().is_ok());
-        for other in [key(Scope::Sales), key(Scope::Ops), Caller::Buyer { buyer: buyer("u"), anonymous: true }] {
+        assert!(key(KeyScope::Admin).require_admin().is_ok());
+        for other in [key(KeyScope::Sales), key(KeyScope::Ops), Caller::Buyer { buyer: buyer("u"), anonymous: true }] {
             assert_eq!(other.require_admin().unwrap_err().code(), ProblemCode::Forbidden, "{other}");
         }
         assert_eq!(Caller::Anonymous.require_admin().unwrap_err().code(), ProblemCode::Unauthorized);
@@ -207,7 +188,7 @@ mod tests {
         let id = ApiKeyId(uuid::Uuid::nil());
         let rival = Caller::Buyer { buyer: buyer(&format!("key:{id}")), anonymous: false };
         let names =
-            [key(Scope::Sales).idempotency_name(), rival.idempotency_name(), Caller::Anonymous.idempotency_name()];
+            [key(KeyScope::Sales).idempotency_name(), rival.idempotency_name(), Caller::Anonymous.idempotency_name()];
         assert_ne!(names[0], names[1]);
         assert_ne!(names[1], names[2]);
     }

@@ -15,11 +15,12 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderName, HeaderValue, Method, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
+use domain::runtime::clock::Clock;
 use tokio::sync::Semaphore;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::cors::{Any, CorsLayer};
 
-pub use envelope::{CallerLabel, SERVER_TIME, envelope};
+pub use envelope::{CallerLabel, SERVER_TIME, Verbatim, envelope};
 pub use request_id::RequestId;
 
 use crate::problem::{Problem, ProblemCode};
@@ -31,16 +32,18 @@ pub struct Edge {
     request_timeout: Duration,
     upload_timeout: Duration,
     listener: &'static str,
+    clock: Clock,
 }
 
 impl Edge {
     /// An edge for the listener of this name (`api` or `ops`, as in the log and the metrics).
-    pub fn new(listener: &'static str, in_flight_max: usize, request_timeout: Duration) -> Self {
+    pub fn new(listener: &'static str, in_flight_max: usize, request_timeout: Duration, clock: Clock) -> Self {
         Self {
             in_flight: Arc::new(Semaphore::new(in_flight_max)),
             request_timeout,
             upload_timeout: request_timeout.max(Duration::from_secs(300)),
             listener,
+            clock,
         }
     }
 

@@ -6,6 +6,7 @@
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderName, Method};
+use domain::store::pg::idempotency::IdempotencyKey;
 use sha2::{Digest as _, Sha256};
 
 use crate::auth::Caller;
@@ -28,17 +29,6 @@ pub struct Idempotency {
     key: Option<String>,
     method: Method,
     path: String,
-}
-
-/// A key with the fingerprint of its request.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KeyedRequest {
-    /// The key as sent.
-    pub key: String,
-    /// Who sent it: keys of different callers never meet.
-    pub caller: String,
-    /// SHA-256 over method, path, caller and the body's meaning, in hexadecimal.
-    pub fingerprint: String,
 }
 
 impl<S: Sync> FromRequestParts<S> for Idempotency {
@@ -66,7 +56,7 @@ impl<S: Sync> FromRequestParts<S> for Idempotency {
 
 impl Idempotency {
     /// The key bound to what it was sent with; none if no key was sent.
-    pub fn bind(&self, caller: &Caller, body: BodyDigest) -> Option<KeyedRequest> {
+    pub fn bind(&self, caller: &Caller, body: BodyDigest) -> Option<IdempotencyKey> {
         let key = self.key.clone()?;
         let caller = caller.idempotency_name();
         let mut hasher = Sha256::new();
@@ -77,7 +67,7 @@ impl Idempotency {
         }
         hasher.update(body.0);
         let fingerprint = hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-        Some(KeyedRequest { key, caller, fingerprint })
+        Some(IdempotencyKey { key, caller, fingerprint })
     }
 }
 

@@ -5,6 +5,7 @@
 
 pub mod code;
 pub mod pages;
+mod stores;
 
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
@@ -238,7 +239,7 @@ impl Problem {
             retryable: entry.retryable,
             conflicts: &self.0.conflicts,
             errors: &self.0.errors,
-            opens_at: self.0.opens_at.map(crate::wire::timestamp),
+            opens_at: self.0.opens_at.map(domain::time::rfc3339_ms),
             limit: self.0.limit,
         };
         let body = serde_json::to_vec(&document).unwrap_or_default();

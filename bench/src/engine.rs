@@ -61,7 +61,7 @@ impl Engine {
         let command = |arguments: &[&str]| -> Result<Command> {
             let mut command = Command::new(holdfast()?);
             command.args(arguments).env("DATABASE_URL", services.database_url()).env("REDIS_URL", services.redis_url());
-            command.env("HOLDFAST_LOG", "warn").env("HOLDFAST_RATE_LIMIT", "off").stdin(Stdio::null());
+            command.env("HOLDFAST_LOG", "warn").env("HOLDFAST_RATE_ADDRESS_PER_SECOND", "0").stdin(Stdio::null());
             Ok(command)
         };
         let migrated = command(&["migrate"])?.stdout(Stdio::null()).status()?;

@@ -4,8 +4,7 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use domain::queue::dead::{discard_dead, list_dead, requeue_dead};
-use domain::queue::{Queue, queue_stats};
+use domain::queue::{Queue, discard_dead, list_dead, queue_stats, requeue_dead};
 use domain::runtime::settings::StoreSettings;
 use serde_json::json;
 

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand, ValueEnum};
+use ::api::auth::new_api_key;
 use domain::id::ApiKeyId;
 use domain::store::pg::api_keys::KeyScope;
 use domain::time::rfc3339_ms;
@@ -79,7 +80,7 @@ async fn keys(args: &KeysArgs) -> Result<(), CommandError> {
     let pg = args.database.connect()?;
     match &args.command {
         KeysCommand::Create { scope, name } => {
-            let (key, hash) = api::auth::new_api_key();
+            let (key, hash) = new_api_key();
             let scope = KeyScope::from(*scope);
             let id = pg.insert_api_key(name, scope, &hash).await?;
             let data = json!({ "id": id, "key": key, "scope": scope.as_str(), "name": name });

@@ -112,7 +112,7 @@ fn bearer(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{KnownKey, Scope};
+    use super::super::KnownKey;
     use super::*;
     use crate::rate::RateSettings;
     use axum::Router;
@@ -130,7 +130,7 @@ mod tests {
     fn router(rates: &RateSettings) -> Router {
         let known = hash_of(&key_text(1)).unwrap();
         let source: super::super::ApiKeySource = Arc::new(move |hash| {
-            let key = KnownKey { id: ApiKeyId(uuid::Uuid::nil()), scope: Scope::Sales, hash };
+            let key = KnownKey { id: ApiKeyId(uuid::Uuid::nil()), scope: domain::store::pg::api_keys::KeyScope::Sales };
             Box::pin(async move { Ok((hash == known).then_some(key)) })
         });
         let identity = Arc::new(Identity {

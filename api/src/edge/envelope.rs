@@ -6,6 +6,7 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use axum::middleware::Next;
 use axum::response::Response;
+use domain::time::to_ms;
 
 use super::Edge;
 use super::request_id::{RequestId, X_REQUEST_ID};
@@ -18,6 +19,11 @@ pub static SERVER_TIME: HeaderName = HeaderName::from_static("server-time");
 #[derive(Debug, Clone)]
 pub struct CallerLabel(pub String);
 
+/// Left in an answer's extensions: its body is meant as it is, although its status is that of an error. For what is read
+/// by probes and not by callers.
+#[derive(Debug, Clone, Copy)]
+pub struct Verbatim;
+
 /// Gives the answer its id, time and security headers, brings every error into problem form, and records the request.
 pub async fn envelope(State(edge): State<Edge>, mut request: Request, next: Next) -> Response {
     let started = Instant::now();
@@ -29,7 +35,7 @@ pub async fn envelope(State(edge): State<Edge>, mut request: Request, next: Next
 
     let response = next.run(request).await;
     let mut response = in_problem_form(response, &request_id);
-    set_headers(response.headers_mut(), &request_id);
+    set_headers(response.headers_mut(), &request_id, to_ms(edge.clock.process_now()));
 
     let caller = response.extensions_mut().remove::<CallerLabel>();
     let status = response.status().as_u16();
@@ -49,6 +55,9 @@ pub async fn envelope(State(edge): State<Edge>, mut request: Request, next: Next
 /// status stands for; its other headers (`Allow`, `WWW-Authenticate`, CORS) stay.
 fn in_problem_form(response: Response, request_id: &RequestId) -> Response {
     let (mut parts, body) = response.into_parts();
+    if parts.extensions.remove::<Verbatim>().is_some() {
+        return Response::from_parts(parts, body);
+    }
     let problem = match parts.extensions.remove::<Problem>() {
         Some(problem) => problem,
         None if parts.status.as_u16() >= 400 && !has_type(&parts.headers, PROBLEM_JSON) => {
@@ -72,9 +81,9 @@ fn has_type(headers: &HeaderMap, essence: &str) -> bool {
     headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).is_some_and(|it| it.starts_with(essence))
 }
 
-fn set_headers(headers: &mut HeaderMap, request_id: &RequestId) {
+fn set_headers(headers: &mut HeaderMap, request_id: &RequestId, now_ms: i64) {
     headers.insert(X_REQUEST_ID.clone(), request_id.header());
-    headers.insert(SERVER_TIME.clone(), HeaderValue::from(domain::runtime::clock::system_ms()));
+    headers.insert(SERVER_TIME.clone(), HeaderValue::from(now_ms));
     let html = has_type(headers, "text/html");
     for (name, value) in [
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),

@@ -19,7 +19,7 @@ fn router(edge: &Edge) -> Router {
 }
 
 fn edge() -> Edge {
-    Edge::new("api", 8, Duration::from_millis(50))
+    Edge::new("api", 8, Duration::from_millis(50), Clock::default())
 }
 
 async fn call(router: Router, request: Request) -> (Response, serde_json::Value) {
@@ -80,7 +80,7 @@ async fn a_sane_request_id_is_taken_over_and_another_replaced() {
 
 #[tokio::test]
 async fn one_request_too_many_at_once_is_refused_with_retry_after() {
-    let edge = Edge::new("api", 1, Duration::from_secs(5));
+    let edge = Edge::new("api", 1, Duration::from_secs(5), Clock::default());
     let router = router(&edge);
     let slow = tokio::spawn(router.clone().oneshot(request("GET", "/slow")));
     let full = async {
