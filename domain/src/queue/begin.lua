@@ -4,17 +4,22 @@
 -- ARGV[1] id   ARGV[2] worker   ARGV[3] process   ARGV[4] attempts_max   ARGV[5] crashes_max
 -- ARGV[6] 'together' | 'alone'   ARGV[7] the job's name among suspects   ARGV[8] seconds to keep suspects
 -- Returns {verdict, attempts, starts}; verdict 'run' | 'lost' (another worker owns it now) | 'crashed' (now dead)
--- | 'suspect' (a start of it ended with its process: call again with 'alone' when no other suspect runs here).
+-- | 'suspect' (a start of it ended with its process: call again with 'alone', until no other suspect runs here).
 -- Atomic with the check of the in-flight set: a worker that lost its lease must not start, nor count, anything.
 -- Blame: a process that dies takes all its running jobs along. The first time all of them become suspects. A suspect
--- runs only while no other suspect of its queue does, and is written down under its process; if that process dies too,
--- only the suspects that stand there are to blame, and everybody else's start is taken back.
+-- runs only while no other suspect, of any queue, runs in its process, and is written down under the process; if that
+-- dies too, only the suspect that stands there is to blame, and everybody else's start is taken back.
 local id, worker, meta = ARGV[1], ARGV[2], KEYS[2]
 if redis.call('SISMEMBER', KEYS[1], id) == 0 then return {'lost', 0, 0} end
 local clock = redis.call('TIME')
 local now = string.format('%.0f', clock[1] * 1000 + math.floor(clock[2] / 1000))
 local function number(field) return tonumber(redis.call('HGET', meta, field) or '0') end
-if redis.call('HEXISTS', meta, 'running') == 1 then
+local running = redis.call('HGET', meta, 'running')
+if running == worker then
+    -- The answer to this same call was lost: it is one start, not two.
+    return {'run', number('attempts'), number('starts')}
+end
+if running then
     -- The start before this one neither settled nor was given back: its process died.
     local suspects = KEYS[5] .. ':' .. (redis.call('HGET', meta, 'process') or '')
     redis.call('HDEL', meta, 'running', 'process')
@@ -38,6 +43,8 @@ end
 if number('crashes') > 0 then
     if ARGV[6] ~= 'alone' then return {'suspect', 0, 0} end
     local suspects = KEYS[5] .. ':' .. ARGV[3]
+    local others = redis.call('SCARD', suspects) - redis.call('SISMEMBER', suspects, ARGV[7])
+    if others > 0 then return {'suspect', 0, 0} end
     redis.call('SADD', suspects, ARGV[7])
     redis.call('EXPIRE', suspects, ARGV[8])
 end

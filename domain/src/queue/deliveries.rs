@@ -44,8 +44,8 @@ pub enum Begun {
     },
     /// Another worker owns it: do nothing.
     Lost,
-    /// A start of it ended with its process: begin it again [`Company::Alone`] when no other suspect of this queue runs
-    /// in this process.
+    /// A start of it ended with its process: begin it again [`Company::Alone`], until no other suspect runs in this
+    /// process.
     Suspect,
     /// It ended its process too often and is dead now: do nothing.
     Crashed {
@@ -89,6 +89,11 @@ pub enum Outcome {
         /// Why.
         reason: String,
     },
+    /// It was fetched but not begun: again after the wait.
+    Unstarted {
+        /// How long to wait.
+        wait: Duration,
+    },
     /// Dead at once.
     Never {
         /// Why.
@@ -129,10 +134,10 @@ impl Deliveries {
         Self { redis, keys, worker, process, inflight, suspects }
     }
 
-    /// Counts a start. Call it right before the handler.
+    /// Counts a start. Call it right before the handler. Repeatable until it answers.
     ///
     /// # Errors
-    /// `QueueError` if Redis does not answer; the start may have been counted.
+    /// `QueueError` if Redis does not answer.
     pub async fn begin(
         &self,
         id: &str,
@@ -169,6 +174,7 @@ impl Deliveries {
             Outcome::Retry { wait, reason } => ("retry", whole_ms(*wait), String::new(), reason.as_str()),
             Outcome::Later { wait, reason } => ("later", whole_ms(*wait), String::new(), reason.as_str()),
             Outcome::LaterAt { at_ms, reason } => ("later", 0, at_ms.to_string(), reason.as_str()),
+            Outcome::Unstarted { wait } => ("unstarted", whole_ms(*wait), String::new(), ""),
             Outcome::Never { reason } => ("never", 0, String::new(), reason.as_str()),
         };
         let reason: String = reason.chars().take(REASON_CHARS_MAX).collect();

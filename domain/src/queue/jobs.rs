@@ -5,7 +5,10 @@ use std::collections::HashMap;
 use redis::aio::ConnectionManager;
 use serde::Serialize;
 
-use super::{Queue, QueueError, QueueRedis};
+use super::{
+    Queue, QueueError, QueueRedis,
+    connect::{LOOK_LIMIT, answered_within},
+};
 
 /// Where a job is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -73,7 +76,7 @@ pub const PAGE_MAX: usize = 200;
 /// # Errors
 /// `QueueError` if Redis does not answer.
 pub async fn read_job(redis: &QueueRedis, queue: Queue, id: &str) -> Result<Option<JobView>, QueueError> {
-    Ok(views(redis, queue, &[id.to_owned()]).await?.pop())
+    Ok(answered_within(LOOK_LIMIT, views(redis, queue, &[id.to_owned()])).await?.pop())
 }
 
 /// A page of the jobs of a queue in that state, from `offset`, at most [`PAGE_MAX`]. Costs what the page costs, whatever
@@ -82,6 +85,16 @@ pub async fn read_job(redis: &QueueRedis, queue: Queue, id: &str) -> Result<Opti
 /// # Errors
 /// `QueueError` if Redis does not answer.
 pub async fn list_jobs(
+    redis: &QueueRedis,
+    queue: Queue,
+    state: JobState,
+    offset: usize,
+    limit: usize,
+) -> Result<JobPage, QueueError> {
+    answered_within(LOOK_LIMIT, read_page(redis, queue, state, offset, limit)).await
+}
+
+async fn read_page(
     redis: &QueueRedis,
     queue: Queue,
     state: JobState,

@@ -1,7 +1,7 @@
 -- Acknowledges a job and puts it where its verdict says, in one step: a crash can fall before or after, never between.
 -- KEYS[1] in-flight set of the worker   KEYS[2] the job's meta   KEYS[3] delayed_ms   KEYS[4] done_ms
 -- KEYS[5] dead_ms   KEYS[6] totals   KEYS[7] suspects of this process   KEYS[8] retry_ms
--- ARGV[1] id   ARGV[2] verdict: 'done' | 'retry' | 'later' | 'never'   ARGV[3] wait in ms (retry, later)
+-- ARGV[1] id   ARGV[2] verdict: 'done' | 'retry' | 'later' | 'unstarted' | 'never'   ARGV[3] wait in ms
 -- ARGV[4] due in ms since 1970, or '' (later; wins over the wait)   ARGV[5] attempts_max   ARGV[6] reason
 -- ARGV[7] the job's name among suspects
 -- Returns 'done' | 'waiting' | 'dead' | 'lost'. 'lost' changes nothing: the job is no longer this worker's.
@@ -27,7 +27,7 @@ if verdict == 'done' then
     count('done')
     return 'done'
 end
-redis.call('HSET', KEYS[2], 'reason', ARGV[6])
+if verdict ~= 'unstarted' then redis.call('HSET', KEYS[2], 'reason', ARGV[6]) end
 local attempts = tonumber(redis.call('HGET', KEYS[2], 'attempts') or '0')
 if verdict == 'never' or (verdict == 'retry' and attempts >= tonumber(ARGV[5])) then
     redis.call('ZADD', KEYS[5], stamp, id)
@@ -37,7 +37,9 @@ if verdict == 'never' or (verdict == 'retry' and attempts >= tonumber(ARGV[5])) 
 end
 local due = tonumber(ARGV[4]) or (now + tonumber(ARGV[3]))
 local status, waiting = 'Failed', KEYS[8]
-if verdict == 'later' then
+if verdict == 'unstarted' then
+    status, waiting = 'Pending', KEYS[3]
+elseif verdict == 'later' then
     status, waiting = 'Pending', KEYS[3]
     redis.call('HINCRBY', KEYS[2], 'attempts', -1)
 else

@@ -4,7 +4,10 @@ use std::{collections::HashMap, time::Duration};
 
 use serde::Serialize;
 
-use super::{Queue, QueueError, QueueRedis};
+use super::{
+    Queue, QueueError, QueueRedis,
+    connect::{LOOK_LIMIT, answered_within},
+};
 
 /// One queue in figures.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -83,6 +86,10 @@ pub async fn queue_stats(redis: &QueueRedis) -> Result<Vec<QueueStats>, QueueErr
 /// # Errors
 /// `QueueError` if Redis does not answer.
 pub async fn stats_of(redis: &QueueRedis, queue: Queue) -> Result<QueueStats, QueueError> {
+    answered_within(LOOK_LIMIT, read_stats(redis, queue)).await
+}
+
+async fn read_stats(redis: &QueueRedis, queue: Queue) -> Result<QueueStats, QueueError> {
     let keys = redis.keys(queue);
     let mut connection = redis.connection();
     let mut pipe = redis::pipe();
