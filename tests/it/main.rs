@@ -1,2 +1,5 @@
-//! it
-fn main() {}
+//! The tests that need real stores: one binary, a module for each subject.
+
+#![cfg(test)]
+
+mod harness;
