@@ -15,7 +15,7 @@ use domain::flow::Access;
 use domain::id::{ApiKeyId, Buyer};
 use domain::store::pg::api_keys::KeyScope;
 
-pub use api_keys::{API_KEY_PREFIX, ApiKeyCache, ApiKeySource, KnownKey, LookupError, hash_of};
+pub use api_keys::{API_KEY_PREFIX, ApiKeyCache, ApiKeySource, KnownKey, LookupError, hash_of, new_api_key};
 pub use buyer_tokens::{BuyerTokens, BuyerTokensError, IssuedToken, ShopKey};
 pub use layer::{Identity, identify};
 

@@ -3,6 +3,7 @@
 //! On a loopback address it is open to this machine, elsewhere it asks for an API key of scope ops. Probes are always
 //! open: they say nothing but yes or no unless a key asks for more.
 
+pub mod board;
 mod guard;
 pub mod health;
 pub mod metrics;
@@ -100,14 +101,15 @@ pub fn router(
     let health = Health::new(stores.clone(), draining, guard.clone());
     let guarded = Router::new()
         .route("/metrics", get(metrics::render))
-        .with_state((metrics, stores))
+        .with_state((metrics, stores.clone()))
+        .merge(board::board_router(stores.jobs.redis()))
         .layer(from_fn_with_state(guard, guard::admit));
     let router = Router::new()
         .route("/livez", get(async || "ok\n"))
         .route("/readyz", get(health::readyz))
         .with_state(health)
+        // The board's pages are the fallback: what is nowhere else is looked for there, behind the same guard.
         .merge(guarded)
-        .fallback(async || Problem::with_detail(ProblemCode::NotFound, "There is no such path."))
         .method_not_allowed_fallback(async || Problem::new(ProblemCode::MethodNotAllowed));
     edge.seal(edge.guard(router))
 }

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use domain::id::ApiKeyId;
+use domain::runtime::clock::random_secret;
 use domain::store::pg::api_keys::KeyScope;
 use futures::future::BoxFuture;
 use sha2::{Digest as _, Sha256};
@@ -43,6 +44,13 @@ pub struct LookupError(#[source] pub Box<dyn std::error::Error + Send + Sync>);
 /// Finds a key that is not revoked by its hash.
 pub type ApiKeySource =
     Arc<dyn Fn([u8; 32]) -> BoxFuture<'static, Result<Option<KnownKey>, LookupError>> + Send + Sync>;
+
+/// Makes a new key: its text, to be shown once, and the hash to be stored.
+pub fn new_api_key() -> (String, [u8; 32]) {
+    let key = format!("{API_KEY_PREFIX}{}", URL_SAFE_NO_PAD.encode(random_secret()));
+    let hash = Sha256::digest(key.as_bytes()).into();
+    (key, hash)
+}
 
 /// SHA-256 of a presented key; none if it does not have the form of a key.
 pub fn hash_of(presented: &str) -> Option<[u8; 32]> {
@@ -114,6 +122,13 @@ impl ApiKeyCache {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_new_key_is_found_by_its_hash() {
+        let (key, hash) = new_api_key();
+        assert_eq!(hash_of(&key), Some(hash));
+        assert_ne!(new_api_key().0, key);
+    }
 
     #[test]
     fn only_the_form_of_a_key_is_hashed() {

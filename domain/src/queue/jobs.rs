@@ -13,8 +13,10 @@ use super::{Queue, QueueError, QueueRedis};
 pub enum JobState {
     /// In the queue; the next free worker takes it.
     Ready,
-    /// Waits for its time: enqueued for later, or for a retry.
+    /// Waits for its time.
     Delayed,
+    /// Failed, and waits for its next attempt.
+    Retrying,
     /// A worker has it.
     Running,
     /// It is done.
@@ -57,7 +59,7 @@ pub struct JobView {
 /// A page of jobs.
 #[derive(Debug, Clone, Serialize)]
 pub struct JobPage {
-    /// The jobs, in the order of their state: ready by turn, delayed by due time, done and dead latest first.
+    /// The jobs, in the order of their state: ready by turn, those that wait by due time, done and dead latest first.
     pub jobs: Vec<JobView>,
     /// How many there are in that state.
     pub total: u64,
@@ -92,6 +94,7 @@ pub async fn list_jobs(
     let (ids, total): (Vec<String>, u64) = match state {
         JobState::Ready => page_of(&mut connection, "LLEN", "LRANGE", &keys.active(), offset, limit).await?,
         JobState::Delayed => page_of(&mut connection, "ZCARD", "ZRANGE", &keys.delayed_ms(), offset, limit).await?,
+        JobState::Retrying => page_of(&mut connection, "ZCARD", "ZRANGE", &keys.retry_ms(), offset, limit).await?,
         JobState::Done => page_of(&mut connection, "ZCARD", "ZREVRANGE", &keys.done_ms(), offset, limit).await?,
         JobState::Dead => page_of(&mut connection, "ZCARD", "ZREVRANGE", &keys.dead_ms(), offset, limit).await?,
         JobState::Running => {
@@ -152,22 +155,29 @@ async fn views(redis: &QueueRedis, queue: Queue, ids: &[String]) -> Result<Vec<J
         pipe.cmd("HGET").arg(keys.data()).arg(id);
         pipe.cmd("HGETALL").arg(format!("{}:{id}", keys.meta()));
         pipe.cmd("ZSCORE").arg(keys.delayed_ms()).arg(id);
+        pipe.cmd("ZSCORE").arg(keys.retry_ms()).arg(id);
     }
     let answers: Vec<redis::Value> = pipe.query_async(&mut redis.connection()).await?;
     let mut found = Vec::with_capacity(ids.len());
-    for (id, answer) in ids.iter().zip(answers.chunks_exact(3)) {
+    for (id, answer) in ids.iter().zip(answers.chunks_exact(4)) {
         let data: Option<Vec<u8>> = redis::from_redis_value_ref(&answer[0]).map_err(redis::RedisError::from)?;
         let meta: HashMap<String, String> = redis::from_redis_value_ref(&answer[1]).map_err(redis::RedisError::from)?;
         let delayed: Option<f64> = redis::from_redis_value_ref(&answer[2]).map_err(redis::RedisError::from)?;
+        let retrying: Option<f64> = redis::from_redis_value_ref(&answer[3]).map_err(redis::RedisError::from)?;
+        let waiting = match (delayed, retrying) {
+            (_, Some(_)) => JobState::Retrying,
+            (Some(_), None) => JobState::Delayed,
+            (None, None) => JobState::Ready,
+        };
         // Trimmed between the two calls: it is gone.
         if let Some(data) = data {
-            found.push(view(queue, id, &data, meta, delayed.is_some()));
+            found.push(view(queue, id, &data, meta, waiting));
         }
     }
     Ok(found)
 }
 
-fn view(queue: Queue, id: &str, data: &[u8], mut meta: HashMap<String, String>, delayed: bool) -> JobView {
+fn view(queue: Queue, id: &str, data: &[u8], mut meta: HashMap<String, String>, waiting: JobState) -> JobView {
     let number = |meta: &HashMap<String, String>, field: &str| meta.get(field).and_then(|text| text.parse().ok());
     let count = |meta: &HashMap<String, String>, field: &str| {
         meta.get(field).and_then(|text| text.parse().ok()).unwrap_or_default()
@@ -176,8 +186,7 @@ fn view(queue: Queue, id: &str, data: &[u8], mut meta: HashMap<String, String>, 
         Some("Done") => JobState::Done,
         Some("Killed") => JobState::Dead,
         Some("Running") => JobState::Running,
-        _ if delayed => JobState::Delayed,
-        _ => JobState::Ready,
+        _ => waiting,
     };
     JobView {
         queue,

@@ -2,6 +2,7 @@
 
 pub mod buckets;
 pub mod deadlines;
+pub mod expiries;
 pub mod keys;
 pub mod server;
 

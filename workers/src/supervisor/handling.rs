@@ -3,9 +3,10 @@
 use std::{any::Any, collections::HashMap, future::Future, sync::Arc, time::Duration};
 
 use domain::queue::{
-    Begun, Deliveries, Envelope, JobId, OpenEnvelopeError, Outcome, Queue, QueueError, Settled, Slots,
+    Begun, Company, Deliveries, Envelope, JobId, OpenEnvelopeError, Outcome, Queue, QueueError, Settled, Slots,
 };
 use tokio::{
+    sync::Mutex,
     task::{AbortHandle, JoinError},
     time::Instant,
 };
@@ -29,6 +30,8 @@ pub(super) struct Handling {
     pub(super) deliveries: Deliveries,
     pub(super) slots: Slots,
     pub(super) pause: Arc<Pause>,
+    /// Held by the one suspect that may run: see `Deliveries::begin`.
+    pub(super) suspicion: Arc<Mutex<()>>,
     /// The spawned runs, so that the end of the worker can wait for them before it gives their jobs back.
     pub(super) runs: TaskTracker,
 }
@@ -48,10 +51,15 @@ impl Handling {
     /// Redis does not answer it waits here.
     pub(super) async fn handle(&self, data: Vec<u8>, id: String) {
         let _slot = self.slots.take();
-        let begin = || self.deliveries.begin(&id, self.policy.attempts_max, self.policy.crashes_max);
-        let (attempt, starts) = match until_answered("begin", begin).await {
+        let mut begun = self.begin(&id, Company::Together).await;
+        let mut _alone = None;
+        if begun == Begun::Suspect {
+            _alone = Some(self.suspicion.lock().await);
+            begun = self.begin(&id, Company::Alone).await;
+        }
+        let (attempt, starts) = match begun {
             Begun::Run { attempt, starts } => (attempt, starts),
-            Begun::Lost => {
+            Begun::Lost | Begun::Suspect => {
                 tracing::info!(queue = %self.queue, %id, "another worker owns the job now; not started");
                 return;
             }
@@ -75,6 +83,11 @@ impl Handling {
         metrics::histogram!("holdfast_job_duration_seconds", "queue" => self.queue.name(), "kind" => kind)
             .record(started.elapsed().as_secs_f64());
         self.settle(&id, kind, attempt, verdict).await;
+    }
+
+    async fn begin(&self, id: &str, company: Company) -> Begun {
+        let begin = || self.deliveries.begin(id, company, self.policy.attempts_max, self.policy.crashes_max);
+        until_answered("begin", begin).await
     }
 
     fn open(
