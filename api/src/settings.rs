@@ -61,10 +61,10 @@ pub struct ApiSettings {
 #[derive(Debug, Clone, Args)]
 pub struct OpsSettings {
     /// Where the operators' listener listens: the board, metrics, health
-    #[arg(long = "ops-addr", env = "HOLDFAST_OPS_ADDR", default_value = "127.0.0.1:8081")]
+    #[arg(id = "ops_addr", long = "ops-addr", env = "HOLDFAST_OPS_ADDR", default_value = "127.0.0.1:8081")]
     pub addr: SocketAddr,
     /// Ask for an API key of scope ops on a loopback address too; elsewhere it is always asked for
-    #[arg(long = "ops-key", env = "HOLDFAST_OPS_KEY", default_value_t = false, action = clap::ArgAction::Set)]
+    #[arg(id = "ops_key", long = "ops-key", env = "HOLDFAST_OPS_KEY", default_value_t = false, action = clap::ArgAction::Set)]
     pub key: bool,
     /// How long /readyz says draining before the listeners close, ms
     #[arg(long, env = "HOLDFAST_DRAIN_MS", default_value_t = 200, value_parser = clap::value_parser!(u64).range(0..=120_000))]
