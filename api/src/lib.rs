@@ -1,1 +1,3 @@
-//! api
+//! Holdfast's HTTP API.
+
+pub mod mirror;

@@ -304,9 +304,8 @@ fn plan_hold(
         return Err(PlaceHoldError::UnknownSeats(unknown));
     }
     let seats: Vec<Seat> = found.into_iter().flatten().cloned().collect();
-    let repeats = |(index, seat): (usize, &Seat)| {
-        seats[..index].iter().any(|earlier| earlier.id == seat.id).then_some(index)
-    };
+    let repeats =
+        |(index, seat): (usize, &Seat)| seats[..index].iter().any(|earlier| earlier.id == seat.id).then_some(index);
     let repeated: Vec<usize> = seats.iter().enumerate().filter_map(repeats).collect();
     if !repeated.is_empty() {
         return Err(PlaceHoldError::RepeatedSeats(repeated));
