@@ -3,6 +3,7 @@
 pub mod buckets;
 pub mod changes;
 pub mod deadlines;
+pub mod expiries;
 pub mod keys;
 pub mod server;
 
