@@ -9,6 +9,7 @@ pub mod edge;
 pub mod extract;
 pub mod idempotency;
 mod listener;
+pub mod mirror;
 pub mod openapi;
 pub mod ops;
 pub mod problem;

@@ -31,6 +31,12 @@ pub struct EventSheet {
 }
 
 impl EventSheet {
+    /// A sheet of an event, looked at just now, when Postgres's clock said `now`.
+    #[must_use]
+    pub fn new(event: Event, map: Arc<SeatMap>, now: Instant) -> Self {
+        Self { event, map, now_at_check: now, checked: Monotonic::now() }
+    }
+
     /// Postgres's clock, carried on by this machine's monotonic one: good for a refusal, never for an acceptance.
     #[must_use]
     pub fn now(&self) -> Instant {
