@@ -8,6 +8,7 @@ use domain::store::pg::idempotency::IdempotencyKey;
 use tokio_util::task::TaskTracker;
 
 use crate::auth::Identity;
+use crate::mirror::BlockMirror;
 use crate::problem::{Problem, ProblemCode};
 use crate::routes::venue_maps::VenueMaps;
 
@@ -21,6 +22,7 @@ struct Parts {
     writes: TaskTracker,
     fake_provider: FakeProvider,
     maps: VenueMaps,
+    mirror: BlockMirror,
 }
 
 /// Whether payments may name the fake provider.
@@ -35,8 +37,9 @@ pub enum FakeProvider {
 impl App {
     /// The state over these stores.
     pub fn new(stores: Stores, identity: Arc<Identity>, fake_provider: FakeProvider) -> Self {
-        let parts = Parts { stores, identity, writes: TaskTracker::new(), fake_provider, maps: VenueMaps::default() };
-        Self(Arc::new(parts))
+        let mirror = BlockMirror::new(stores.clone());
+        let (writes, maps) = (TaskTracker::new(), VenueMaps::default());
+        Self(Arc::new(Parts { stores, identity, writes, fake_provider, maps, mirror }))
     }
 
     /// The stores.
@@ -52,6 +55,11 @@ impl App {
     /// Whether payments may name the fake provider.
     pub fn fake_provider(&self) -> FakeProvider {
         self.0.fake_provider
+    }
+
+    /// The blocks that are being read.
+    pub fn mirror(&self) -> &BlockMirror {
+        &self.0.mirror
     }
 
     /// The maps of venues as they are sent.

@@ -169,8 +169,8 @@ impl MirroredEvent {
             return Ok(summary);
         }
         let (changes, offset_ms) = (self.changes.load(Ordering::Acquire), mirror.stores.redis.clock().offset_ms());
-        let counted: Vec<(u64, Counts, Option<Monotonic>)> = stream::iter(sheet.map.blocks())
-            .map(|block| self.count(mirror, sheet, block))
+        let counted: Vec<(u64, Counts, Option<Monotonic>)> = stream::iter(0..sheet.map.blocks().len())
+            .map(|index| self.count(mirror, sheet, index))
             .buffered(BLOCKS_AT_ONCE)
             .try_collect()
             .await?;
@@ -187,8 +187,9 @@ impl MirroredEvent {
         self: &Arc<Self>,
         mirror: &Mirror,
         sheet: &Arc<EventSheet>,
-        block: &domain::seat_map::Block,
+        index: usize,
     ) -> Result<(u64, Counts, Option<Monotonic>), ReadError> {
+        let block = &sheet.map.blocks()[index];
         let mirrored = match self.known(&block.block) {
             Some(mirrored) => mirrored,
             None => mirror.mirror_block(self, sheet, &block.block)?,
