@@ -35,11 +35,12 @@ pub enum FakeProvider {
 }
 
 impl App {
-    /// The state over these stores.
+    /// The state over these stores. Must be called on a runtime, which runs the mirror.
     pub fn new(stores: Stores, identity: Arc<Identity>, fake_provider: FakeProvider) -> Self {
         let mirror = BlockMirror::new(stores.clone());
-        let (writes, maps) = (TaskTracker::new(), VenueMaps::default());
-        Self(Arc::new(Parts { stores, identity, writes, fake_provider, maps, mirror }))
+        let parts =
+            Parts { stores, identity, writes: TaskTracker::new(), fake_provider, maps: VenueMaps::default(), mirror };
+        Self(Arc::new(parts))
     }
 
     /// The stores.

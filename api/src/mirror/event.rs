@@ -169,11 +169,10 @@ impl MirroredEvent {
             return Ok(summary);
         }
         let (changes, offset_ms) = (self.changes.load(Ordering::Acquire), mirror.stores.redis.clock().offset_ms());
-        let counted: Vec<(u64, Counts, Option<Monotonic>)> = stream::iter(0..sheet.map.blocks().len())
-            .map(|index| self.count(mirror, sheet, index))
-            .buffered(BLOCKS_AT_ONCE)
-            .try_collect()
-            .await?;
+        // Gathered first: a closure that is kept across an await would keep this from being a handler's future.
+        let counts: Vec<_> = sheet.map.blocks().iter().map(|block| self.count(mirror, sheet, block)).collect();
+        let counted: Vec<(u64, Counts, Option<Monotonic>)> =
+            stream::iter(counts).buffered(BLOCKS_AT_ONCE).try_collect().await?;
         let until = counted.iter().filter_map(|(.., until)| *until).min();
         let summary = Arc::new(encode(sheet, &counted));
         let kept_until = Monotonic::now() + keep_for(began.elapsed(), KEPT_MAX);
@@ -187,9 +186,8 @@ impl MirroredEvent {
         self: &Arc<Self>,
         mirror: &Mirror,
         sheet: &Arc<EventSheet>,
-        index: usize,
+        block: &domain::seat_map::Block,
     ) -> Result<(u64, Counts, Option<Monotonic>), ReadError> {
-        let block = &sheet.map.blocks()[index];
         let mirrored = match self.known(&block.block) {
             Some(mirrored) => mirrored,
             None => mirror.mirror_block(self, sheet, &block.block)?,

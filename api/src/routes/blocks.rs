@@ -1,12 +1,14 @@
-//! Reading blocks and their seats, from the mirror. The bodies here describe what the mirror encodes.
+//! Reading blocks and their seats, from this process's mirror.
+//!
+//! The mirror encodes the answers; the shapes here describe them.
 
+use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use domain::id::{EventId, SeatId};
+use domain::id::EventId;
 use domain::label::Label;
-use domain::seat::SeatStatus;
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -20,7 +22,7 @@ use crate::wire::{Money, SeatStatusWord};
 /// An event's blocks with their seats in figures.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct BlocksBody {
-    /// Grows with every change of a seat.
+    /// Grows with every change of a seat; 0 where Redis is away.
     #[schema(minimum = 0, example = 4711)]
     version: u64,
     /// The blocks, in the venue's order.
@@ -53,8 +55,8 @@ pub struct BlockFigures {
 #[derive(Debug, Serialize, ToSchema)]
 pub struct BlockBody {
     /// The event.
-    #[schema(value_type = String, example = "0197f0a2-6a11-7c3b-9d2e-4f5a6b7c8d90")]
-    event: EventId,
+    #[schema(example = "0197f0a2-6a11-7c3b-9d2e-4f5a6b7c8d90")]
+    event: String,
     /// The block's label.
     #[schema(example = "101")]
     block: String,
@@ -69,8 +71,8 @@ pub struct BlockBody {
 #[derive(Debug, Serialize, ToSchema)]
 pub struct SeatBody {
     /// Its id: the same for every event of the venue.
-    #[schema(value_type = String, example = "1042")]
-    id: SeatId,
+    #[schema(example = "1042")]
+    id: String,
     /// Its column.
     #[schema(example = "07")]
     column: String,
@@ -86,36 +88,26 @@ pub struct SeatBody {
     /// Its price; null for a category without one, which is not for sale.
     price: Option<Money>,
     /// `available`, `held`, `sold`, `blocked`.
-    #[schema(value_type = SeatStatusWord)]
-    status: SeatStatus,
+    status: SeatStatusWord,
 }
 
 /// An event's blocks, each with its seats in figures.
+///
+/// Send the answer's `ETag` as `If-None-Match` and get 304 while nothing has changed.
 #[utoipa::path(get, path = "/v1/events/{id}/blocks", tag = "Seats",
-    params(("id" = String, Path, description = "The event's id", max_length = 64)),
-    responses((status = 200, description = "The blocks", body = BlocksBody)))]
+    params(
+        ("id" = String, Path, description = "The event's id", max_length = 64),
+        ("If-None-Match" = Option<String>, Header, description = "The `ETag` of blocks that the caller has")),
+    responses(
+        (status = 200, description = "The blocks", body = BlocksBody, headers(("ETag" = String, description = "Names these figures"))),
+        (status = 304, description = "Nothing has changed")))]
 pub async fn list_blocks(
     State(app): State<App>,
     Path(id): Path<EventId>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let summary = app.mirror().blocks(id).await?;
-    Ok(tagged(&headers, &summary.etag, &summary.json))
-}
-
-/// An answer from the mirror: its shared bytes, or 304 for who has them.
-fn tagged(headers: &HeaderMap, etag: &str, json: &Bytes) -> Response {
-    let mut response = if matches_etag(headers, etag) {
-        StatusCode::NOT_MODIFIED.into_response()
-    } else {
-        ([(header::CONTENT_TYPE, "application/json")], json.clone()).into_response()
-    };
-    let headers = response.headers_mut();
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    if let Ok(etag) = HeaderValue::from_str(etag) {
-        headers.insert(header::ETAG, etag);
-    }
-    response
+    Ok(mirrored(&headers, &summary.etag, &summary.json))
 }
 
 /// A block's seats.
@@ -131,11 +123,28 @@ fn tagged(headers: &HeaderMap, etag: &str, json: &Bytes) -> Response {
         (status = 304, description = "Nothing has changed")))]
 pub async fn read_block(
     State(app): State<App>,
-    Path((id, label)): Path<(EventId, Label)>,
+    Path((id, block)): Path<(EventId, Label)>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let view = app.mirror().block(id, &label).await?;
-    Ok(tagged(&headers, &view.etag, &view.json))
+    let view = app.mirror().block(id, &block).await?;
+    Ok(mirrored(&headers, &view.etag, &view.json))
+}
+
+/// What the mirror has, or that the caller has it already.
+fn mirrored(sent: &HeaderMap, etag: &str, json: &Bytes) -> Response {
+    let mut response = if matches_etag(sent, etag) {
+        StatusCode::NOT_MODIFIED.into_response()
+    } else {
+        let mut response = Response::new(Body::from(json.clone()));
+        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        response
+    };
+    let headers = response.headers_mut();
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    if let Ok(etag) = HeaderValue::from_str(etag) {
+        headers.insert(header::ETAG, etag);
+    }
+    response
 }
 
 impl From<ReadError> for Problem {
@@ -143,7 +152,8 @@ impl From<ReadError> for Problem {
         match error {
             ReadError::UnknownEvent => Self::no_such("event"),
             ReadError::UnknownBlock => Self::no_such("block"),
-            ReadError::Store(error) => Self::from(&*error),
+            ReadError::Store(error) if error.is_temporary() => Self::degraded(),
+            ReadError::Store(error) => Self::internal(&*error as &(dyn std::error::Error + 'static)),
         }
     }
 }
