@@ -133,6 +133,7 @@ struct PlanBlock {
 /// [`PlaceHoldError`].
 pub async fn place_hold(stores: &Stores, request: HoldRequest) -> Result<Answered<Reservation>, PlaceHoldError> {
     let HoldRequest { event, buyer, seats, idempotency } = request;
+    let begun = std::time::Instant::now();
     let held = match &idempotency {
         None => hold(stores, (event, &buyer, &seats), None).await,
         Some(repeat) => {
@@ -150,7 +151,9 @@ pub async fn place_hold(stores: &Stores, request: HoldRequest) -> Result<Answere
             held
         }
     };
-    metrics::counter!("holdfast_holds_total", "outcome" => outcome_name(&held)).increment(1);
+    let outcome = outcome_name(&held);
+    metrics::counter!("holdfast_holds_total", "outcome" => outcome).increment(1);
+    metrics::histogram!("holdfast_hold_duration_seconds", "outcome" => outcome).record(begun.elapsed());
     match (held?, &idempotency) {
         (Some(reservation), _) => Ok(Answered::New(reservation)),
         (None, Some(repeat)) => known_answer(stores, repeat).await?.ok_or(PlaceHoldError::InProgress),
