@@ -23,7 +23,6 @@ const STOP_LIMIT: Duration = Duration::from_secs(15);
 pub(super) struct Invocation {
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
-    removed: Vec<&'static str>,
 }
 
 impl Invocation {
@@ -41,9 +40,6 @@ impl Invocation {
     fn command(&self) -> io::Result<Command> {
         let mut command = Command::new(env::current_exe()?);
         command.args(&self.arguments).envs(self.environment.iter().map(|(name, value)| (name, value)));
-        for name in &self.removed {
-            command.env_remove(name);
-        }
         Ok(command)
     }
 
