@@ -65,7 +65,7 @@ pub struct EventSummary {
     pub version: u64,
     /// The strong entity tag of `json`, in its quotes.
     pub etag: String,
-    /// The answer, encoded: `{version, blocks: [{block, available, held, sold, blocked, from}]}`.
+    /// The answer, encoded: `{event, version, blocks: [{block, available, held, sold, blocked, from}]}`.
     pub json: Bytes,
     /// The blocks, in the venue's order.
     pub blocks: Vec<(Label, Counts)>,
