@@ -53,7 +53,7 @@ def check_compose():
             expect(port.startswith("127.0.0.1:"), f"compose: {name} publishes {port} to everybody")
         for key, value in service.get("environment", {}).items():
             is_secret = re.search("PASSWORD|SECRET|AUTH|_URL$", key)
-            expect(not is_secret or ":?" in value, f"compose: {name}'s {key} must come from the environment")
+            expect(not is_secret or "${" in value, f"compose: {name}'s {key} must come from the environment")
     for name in ("postgres", "redis", "api", "worker"):
         expect("healthcheck" in services[name], f"compose: {name} has no healthcheck")
     for name in ("postgres", "redis"):

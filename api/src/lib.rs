@@ -19,5 +19,5 @@ pub mod serve;
 pub mod settings;
 pub mod wire;
 
-pub use serve::serve;
+pub use serve::{serve, serve_worker_ops};
 pub use settings::{ApiSettings, OpsSettings, ServeError};

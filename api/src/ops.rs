@@ -132,6 +132,7 @@ pub fn router(
         .route("/livez", get(async || "ok\n"))
         .route("/readyz", get(health::readyz))
         .with_state(health)
+        // The board's pages are the fallback: what is nowhere else is looked for there, behind the same guard.
         .merge(guarded)
         .method_not_allowed_fallback(async || Problem::new(ProblemCode::MethodNotAllowed));
     edge.seal(edge.guard(router))

@@ -125,6 +125,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_new_key_is_found_by_its_hash() {
+        let (key, hash) = new_api_key();
+        assert_eq!(hash_of(&key), Some(hash));
+        assert_ne!(new_api_key().0, key);
+    }
+
+    #[test]
     fn only_the_form_of_a_key_is_hashed() {
         let key = format!("hf_{}", URL_SAFE_NO_PAD.encode([7_u8; 32]));
         assert!(hash_of(&key).is_some());

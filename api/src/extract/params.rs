@@ -31,7 +31,7 @@ where
 fn refusal(text: &str) -> Problem {
     let message = text.strip_prefix("Failed to deserialize query string: ").unwrap_or(text);
     match message.split_once(": ") {
-        Some((path, rest)) if !path.contains(' ') => Problem::invalid(path, rest),
+        Some((path, rest)) if !path.contains(' ') => Problem::invalid(path, rest.replace("field", "parameter")),
         _ => match message.split('`').nth(1) {
             Some(path) if message.starts_with("unknown field") || message.starts_with("missing field") => {
                 Problem::invalid(path, message.replace("field", "parameter"))
