@@ -2,4 +2,16 @@
 
 #![cfg(test)]
 
+mod crashes;
+mod deadlines;
+mod expiry;
 mod harness;
+mod holds;
+mod idempotency;
+mod layout;
+mod limits;
+mod names;
+mod payments;
+mod races;
+mod redis_gone;
+mod warm_up;
