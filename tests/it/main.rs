@@ -4,4 +4,17 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking, its support too")]
 
 mod board;
+mod crashes;
+mod deadlines;
+mod expiry;
 mod harness;
+mod holds;
+mod idempotency;
+mod layout;
+mod limits;
+mod mirror;
+mod names;
+mod payments;
+mod races;
+mod redis_gone;
+mod warm_up;
