@@ -68,7 +68,7 @@ fn shown(view: &BlockView) -> (u64, Vec<String>) {
 
 async fn until_as_fresh(stores: &Stores, mirror: &BlockMirror, sale: &Sale) {
     until("the mirror to show what a fresh reading shows", async || {
-        (shown(&view(mirror, sale).await) == fresh(stores, sale).await).then_some(())
+        (shown(view(mirror, sale).await.as_ref()) == fresh(stores, sale).await).then_some(())
     })
     .await;
 }
@@ -285,7 +285,7 @@ async fn a_redis_that_lost_its_keys_is_followed_again_once_it_is_warm() {
     test.lose_redis().await;
     warm_up(&test.stores).await.unwrap();
     until_as_fresh(&test.stores, &mirror, &sale).await;
-    assert_eq!(status(&view(&mirror, &sale).await, "A-1"), "held");
+    assert_eq!(status(view(&mirror, &sale).await.as_ref(), "A-1"), "held");
     sale.hold(&test.stores, "u2", &["B-1"]).await.unwrap();
     until_shown(&mirror, &sale, "B-1", "held").await;
     until_as_fresh(&test.stores, &mirror, &sale).await;

@@ -38,12 +38,6 @@ impl Invocation {
         self
     }
 
-    /// Unsets an environment variable that is meant for another process.
-    pub(super) fn env_remove(mut self, name: &'static str) -> Self {
-        self.removed.push(name);
-        self
-    }
-
     fn command(&self) -> io::Result<Command> {
         let mut command = Command::new(env::current_exe()?);
         command.args(&self.arguments).envs(self.environment.iter().map(|(name, value)| (name, value)));

@@ -133,6 +133,7 @@ struct PlanBlock {
 /// [`PlaceHoldError`].
 pub async fn place_hold(stores: &Stores, request: HoldRequest) -> Result<Answered<Reservation>, PlaceHoldError> {
     let HoldRequest { event, buyer, seats, idempotency } = request;
+    let begun = std::time::Instant::now();
     let held = match &idempotency {
         None => hold(stores, (event, &buyer, &seats), None).await,
         Some(repeat) => {
@@ -150,7 +151,9 @@ pub async fn place_hold(stores: &Stores, request: HoldRequest) -> Result<Answere
             held
         }
     };
-    metrics::counter!("holdfast_holds_total", "outcome" => outcome_name(&held)).increment(1);
+    let outcome = outcome_name(&held);
+    metrics::counter!("holdfast_holds_total", "outcome" => outcome).increment(1);
+    metrics::histogram!("holdfast_hold_duration_seconds", "outcome" => outcome).record(begun.elapsed());
     match (held?, &idempotency) {
         (Some(reservation), _) => Ok(Answered::New(reservation)),
         (None, Some(repeat)) => known_answer(stores, repeat).await?.ok_or(PlaceHoldError::InProgress),
@@ -262,7 +265,7 @@ async fn refuse(stores: &Stores, plan: &Arc<Plan>, outcome: HoldOutcome) -> Resu
                 let index = plan.seats.iter().position(|planned| planned.id == seat)?;
                 Some(SeatConflict { index, seat, status })
             });
-            Err(PlaceHoldError::Unavailable(conflicts.collect()))
+            Err(refused(conflicts.collect()))
         }
         HoldOutcome::Stale => {
             let now = stores.pg.now().await?;
@@ -353,7 +356,7 @@ async fn take_gates(stores: &Stores, plan: &Plan) -> Result<Option<i64>, PlaceHo
                 };
                 conflicts.extend(refused.into_iter().filter_map(conflict));
             }
-            Err(_away) => return if conflicts.is_empty() { Ok(None) } else { Err(refused_by_gate(conflicts)) },
+            Err(_away) => return if conflicts.is_empty() { Ok(None) } else { Err(refused(conflicts)) },
         }
     }
     if conflicts.is_empty() {
@@ -362,10 +365,10 @@ async fn take_gates(stores: &Stores, plan: &Plan) -> Result<Option<i64>, PlaceHo
     if now.is_some() {
         release_gate(stores, plan).await;
     }
-    Err(refused_by_gate(conflicts))
+    Err(refused(conflicts))
 }
 
-fn refused_by_gate(mut conflicts: Vec<SeatConflict>) -> PlaceHoldError {
+fn refused(mut conflicts: Vec<SeatConflict>) -> PlaceHoldError {
     conflicts.sort_unstable_by_key(|conflict| conflict.index);
     PlaceHoldError::Unavailable(conflicts)
 }
