@@ -186,6 +186,13 @@ impl BlockMirror {
         event.summary(&self.0, &sheet, now).await
     }
 
+    /// Whether a block is mirrored and follows every change: the next reading needs no store.
+    #[must_use]
+    pub fn follows(&self, event: EventId, block: &Label) -> bool {
+        let event = read(&self.0.events).get(&event).map(Arc::clone);
+        event.and_then(|event| event.known(block)).is_some_and(|block| block.is_followed())
+    }
+
     /// How many blocks are mirrored.
     #[must_use]
     pub fn mirrored_blocks(&self) -> usize {

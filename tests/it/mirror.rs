@@ -87,8 +87,17 @@ async fn calls(test: &TestStores, command: &str) -> u64 {
     line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
 }
 
-async fn until_followed(test: &TestStores, channels: usize) {
+/// Until the first block follows every change.
+async fn until_followed(mirror: &BlockMirror, sale: &Sale) {
     until("the block to be followed", async || {
+        view(mirror, sale).await;
+        mirror.follows(sale.event, &sale.sheet.map.blocks()[0].block).then_some(())
+    })
+    .await;
+}
+
+async fn until_channels(test: &TestStores, channels: usize) {
+    until("Redis to have so many subscriptions", async || {
         let mut redis = test.redis().await;
         let pattern = test.key("seatChanges*");
         let found: Vec<String> =
@@ -104,15 +113,13 @@ async fn a_thousand_first_readers_cause_one_reading() {
     let sale = Sale::open(&test.stores, SalePlan::of_rows(&[("B1", "A", 5), ("B2", "A", 5)])).await;
     let mirror = BlockMirror::new(test.stores.clone());
     // The connection stands once a first block is followed.
-    mirror.block(sale.event, &label("B2")).await.unwrap();
-    until_followed(&test, 1).await;
-    mirror.block(sale.event, &label("B2")).await.unwrap();
+    until_followed(&mirror, &sale).await;
     let before = calls(&test, "lrange").await;
     let (event, readers) = (sale.event, 1_000);
     let reads: Vec<_> = (0..readers)
         .map(|_| {
             let mirror = mirror.clone();
-            tokio::spawn(async move { mirror.block(event, &label("B1")).await.unwrap() })
+            tokio::spawn(async move { mirror.block(event, &label("B2")).await.unwrap() })
         })
         .collect();
     let views = futures::future::join_all(reads).await;
@@ -127,8 +134,7 @@ async fn changes_are_shown_without_reading_again() {
     let (_server, test) = a_server_of_its_own().await;
     let sale = Sale::open(&test.stores, SalePlan::default()).await;
     let mirror = BlockMirror::new(test.stores.clone());
-    view(&mirror, &sale).await;
-    until_followed(&test, 1).await;
+    until_followed(&mirror, &sale).await;
     let before = view(&mirror, &sale).await;
     let unchanged = view(&mirror, &sale).await;
     assert_eq!((before.json.as_ptr(), &before.etag), (unchanged.json.as_ptr(), &unchanged.etag));
@@ -182,8 +188,7 @@ async fn whatever_breaks_meanwhile_the_mirror_ends_as_a_fresh_reading() {
     let (_server, test) = a_server_of_its_own().await;
     let sale = Sale::open(&test.stores, SalePlan::default()).await;
     let mirror = BlockMirror::new(test.stores.clone());
-    view(&mirror, &sale).await;
-    until_followed(&test, 1).await;
+    until_followed(&mirror, &sale).await;
     for round in 0..5 {
         let buyers = (0..4).map(|buyer| {
             let (stores, sale) = (test.stores.clone(), sale.clone());
@@ -212,7 +217,8 @@ async fn whatever_breaks_meanwhile_the_mirror_ends_as_a_fresh_reading() {
         tokio::join!(futures::future::join_all(buyers), breaks);
         until_as_fresh(&test.stores, &mirror, &sale).await;
     }
-    until_followed(&test, 1).await;
+    until_followed(&mirror, &sale).await;
+    until_channels(&test, 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -258,8 +264,7 @@ async fn a_redis_that_hangs_does_not_keep_readers_from_what_postgres_says() {
     let (mut server, test) = a_server_of_its_own().await;
     let sale = Sale::open(&test.stores, SalePlan::default()).await;
     let mirror = BlockMirror::new(test.stores.clone());
-    view(&mirror, &sale).await;
-    until_followed(&test, 1).await;
+    until_followed(&mirror, &sale).await;
     server.pause().unwrap();
     sale.hold(&test.stores, "u1", &["A-1"]).await.unwrap();
     let limit = Duration::from_secs(10);
@@ -299,15 +304,15 @@ async fn what_nobody_reads_is_forgotten_and_no_longer_followed() {
     let mirror = BlockMirror::with_limits(test.stores.clone(), limits);
     mirror.blocks(sale.event).await.unwrap();
     assert_eq!(mirror.mirrored_blocks(), 2);
-    until_followed(&test, 2).await;
+    until_channels(&test, 2).await;
     until("one block to be forgotten while the other is read", async || {
         mirror.block(sale.event, &label("B1")).await.unwrap();
         (mirror.mirrored_blocks() == 1).then_some(())
     })
     .await;
-    until_followed(&test, 1).await;
+    until_channels(&test, 1).await;
     until("both to be forgotten", async || (mirror.mirrored_blocks() == 0).then_some(())).await;
-    until_followed(&test, 0).await;
+    until_channels(&test, 0).await;
     assert_eq!(mirror.block(sale.event, &label("B1")).await.unwrap().counts.available, 5);
 }
 
@@ -337,7 +342,7 @@ async fn the_summary_counts_every_block_and_grows_with_every_change() {
     let sale = Sale::open(&test.stores, SalePlan::of_rows(&[("B1", "A", 3), ("B2", "A", 4)])).await;
     let mirror = BlockMirror::new(test.stores.clone());
     mirror.blocks(sale.event).await.unwrap();
-    until_followed(&test, 2).await;
+    until_channels(&test, 2).await;
     let before = mirror.blocks(sale.event).await.unwrap();
     let body: Value = serde_json::from_slice(&before.json).unwrap();
     assert_eq!(

@@ -307,13 +307,9 @@ impl World {
         }
     }
 
-    fn is_followed(&self) -> bool {
-        matches!(self.state.trust, Trust::Followed { .. })
-    }
-
     /// With all that was sent here, and nothing lost that nobody knows of, a followed block is as Redis has it.
     fn check(&self) -> Result<(), TestCaseError> {
-        if !self.is_followed() || !self.wire.is_empty() || self.unnoticed.is_some() {
+        if !self.state.is_followed() || !self.wire.is_empty() || self.unnoticed.is_some() {
             return Ok(());
         }
         prop_assert_eq!(self.state.version(), self.version);
@@ -343,11 +339,11 @@ proptest! {
             world.deliver();
         }
         world.end_reading();
-        if !world.is_followed() {
+        if !world.state.is_followed() {
             world.begin_reading();
             world.end_reading();
         }
-        prop_assert!(world.is_followed());
+        prop_assert!(world.state.is_followed());
         world.check()?;
     }
 }
