@@ -12,6 +12,7 @@ mod holds;
 mod idempotency;
 mod layout;
 mod limits;
+mod mirror;
 mod names;
 mod payments;
 mod races;
