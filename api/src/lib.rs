@@ -1,1 +1,23 @@
-//! api
+//! Holdfast's HTTP API: the public listener, and the operators' listener beside it.
+//!
+//! Handlers only translate: they parse a request once, call one flow of `domain`, and write its result down.
+
+mod answer;
+pub mod app;
+pub mod auth;
+pub mod edge;
+pub mod extract;
+pub mod idempotency;
+mod listener;
+pub mod mirror;
+pub mod openapi;
+pub mod ops;
+pub mod problem;
+pub mod rate;
+pub mod routes;
+pub mod serve;
+pub mod settings;
+pub mod wire;
+
+pub use serve::{serve, serve_worker_ops};
+pub use settings::{ApiSettings, OpsSettings, ServeError};

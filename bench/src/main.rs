@@ -1,2 +1,116 @@
-//! b
-fn main() {}
+//! Measures Holdfast over HTTP, on private Postgres (fsync on) and Redis (AOF) of its own. It asserts nothing: it prints
+//! figures, and beside them what the machine gives for a bare Postgres commit in the same run.
+//!
+//! Closed loop: each client sends its next request when the last is answered. Everything shares the machine's cores.
+
+mod client;
+mod engine;
+mod workload;
+
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use engine::Engine;
+use workload::Figures;
+
+#[derive(Debug, Parser)]
+#[command(name = "bench", after_help = "Examples:\n  cargo run --release -p bench -- hold\n  \
+                                        cargo run --release -p bench -- read-block --seats 2000\n  \
+                                        cargo run --release -p bench -- scale --seconds 5")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    /// Clients at once
+    #[arg(long, global = true, default_value_t = 64)]
+    clients: usize,
+    /// How long each workload runs
+    #[arg(long, global = true, default_value_t = 8)]
+    seconds: u64,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Durable holds of one seat each, by as many clients, beside pgbench's single-row commits
+    Hold {
+        /// Seats of the venue
+        #[arg(long, default_value_t = 100_000)]
+        seats: usize,
+    },
+    /// Reads of one block
+    ReadBlock {
+        /// Seats of the block
+        #[arg(long, default_value_t = 500)]
+        seats: usize,
+    },
+    /// A hold's cost beside 1,000 and 1,000,000 seats on sale, in turns
+    Scale,
+    /// Memory of api and worker with so many seats on sale
+    Memory {
+        /// Seats on sale
+        #[arg(long, default_value_t = 100_000)]
+        seats: usize,
+    },
+}
+
+fn main() -> Result<()> {
+    let cli = Cli::parse();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    runtime.block_on(run(&cli))
+}
+
+async fn run(cli: &Cli) -> Result<()> {
+    let span = Duration::from_secs(cli.seconds);
+    let mut engine = Engine::start().await?;
+    match cli.command {
+        Command::Hold { seats } => {
+            let event = engine.open_event(seats, 500).await?;
+            let floor = engine.pgbench(cli.clients, cli.seconds)?;
+            let figures = workload::hold(&engine, &event, cli.clients, span).await?;
+            figures.print("hold, 1 seat");
+            say(&format!("pgbench, 1-row insert + commit, same Postgres: {floor:.0}/s; ratio {:.2}", figures.rate / floor));
+        }
+        Command::ReadBlock { seats } => {
+            let event = engine.open_event(seats, seats).await?;
+            workload::read_block(&engine, &event, cli.clients, span).await?.print(&format!("read-block, {seats} seats"));
+        }
+        Command::Scale => scale(&mut engine, cli.clients, span).await?,
+        Command::Memory { seats } => {
+            let event = engine.open_event(seats, 500).await?;
+            workload::read_all_blocks(&engine, &event).await?;
+        }
+    }
+    for (process, megabytes) in engine.memory()? {
+        say(&format!("{process}: {megabytes:.0} MB resident"));
+    }
+    engine.stop()
+}
+
+/// Small and large in turns, so that a noisy neighbour meets both.
+async fn scale(engine: &mut Engine, clients: usize, span: Duration) -> Result<()> {
+    const SEATS_PER_VENUE: usize = 200_000;
+    const TURNS: usize = 3;
+    let small = engine.open_event(20_000, 500).await?;
+    let before = workload::hold(engine, &small, clients, span).await?;
+    before.print("hold beside 20,000 seats on sale");
+    for venue in 0..5 {
+        engine.open_event(SEATS_PER_VENUE, 500).await?;
+        say(&format!("{} seats on sale", (venue + 1) * SEATS_PER_VENUE + 20_000));
+    }
+    let mut rates = Vec::new();
+    for turn in 0..TURNS {
+        let event = engine.open_event(20_000 + turn, 500).await?;
+        let figures: Figures = workload::hold(engine, &event, clients, span).await?;
+        figures.print("hold beside 1,000,000 seats on sale");
+        rates.push(figures.rate);
+    }
+    let best = rates.iter().copied().fold(0.0, f64::max);
+    say(&format!("rate at 1,000,000 over rate at 20,000: {:.2}", best / before.rate));
+    Ok(())
+}
+
+fn say(line: &str) {
+    use std::io::Write as _;
+    let _nobody_reads = writeln!(std::io::stdout(), "{line}");
+}

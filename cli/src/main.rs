@@ -3,10 +3,19 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use holdfast::{api, dev, events, import, jobs, keys, migrate, openapi, worker};
 
 /// A self-hosted seat reservation engine.
+///
+/// Data goes to stdout, the rest to stderr. Exit codes: 0 done, 1 failed, 2 usage or something missing, 3 an invariant
+/// is broken. Every flag is also an environment variable, shown beside it.
 #[derive(Debug, Parser)]
 #[command(name = "holdfast", version, propagate_version = true)]
+#[command(after_help = "Examples:\n  holdfast dev up                 everything on this machine, with demo events\n  \
+                        holdfast migrate                bring the database up to date\n  \
+                        holdfast api                    serve the HTTP API\n  \
+                        holdfast worker                 run the jobs\n  \
+                        holdfast keys create --scope admin --name me")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -14,12 +23,46 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Serve the HTTP API and the operators' listener.
+    Api(Box<api::ApiArgs>),
+    /// Run the queues' jobs, the bridge and the sweep.
+    Worker(Box<worker::WorkerArgs>),
+    /// Bring the database's schema up to date.
+    Migrate(migrate::MigrateArgs),
+    /// Import a venue from a file.
+    Import(Box<import::ImportArgs>),
+    /// Make, list, open and close events.
+    Events(Box<events::EventsArgs>),
+    /// Make, list and revoke API keys.
+    Keys(keys::KeysArgs),
+    /// Look at the queues; requeue or discard dead jobs.
+    Jobs(Box<jobs::JobsArgs>),
+    /// Print the OpenAPI document.
+    Openapi,
     /// Private Postgres and Redis servers, and the whole engine on them, for trying out and for tests.
-    Dev(holdfast::dev::DevArgs),
+    Dev(dev::DevArgs),
 }
 
 fn main() -> ExitCode {
     match Cli::parse().command {
-        Command::Dev(args) => holdfast::dev::run(args),
+        Command::Api(args) => api::run(*args),
+        Command::Worker(args) => worker::run(&args),
+        Command::Migrate(args) => migrate::run(&args),
+        Command::Import(args) => import::run(&args),
+        Command::Events(args) => events::run(&args),
+        Command::Keys(args) => keys::run(&args),
+        Command::Jobs(args) => jobs::run(&args),
+        Command::Openapi => openapi::run(),
+        Command::Dev(args) => dev::run(args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn every_command_line_is_consistent() {
+        super::Cli::command().debug_assert();
     }
 }

@@ -1,6 +1,8 @@
 //! The private Postgres and Redis: they answer, keep what they promise, know each other by the lock, and never outlive
 //! the process that started them.
 
+#![expect(clippy::unwrap_used, reason = "a step that fails is the test's failure")]
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;

@@ -168,12 +168,15 @@ impl Access {
     }
 }
 
+/// Makes the first answer, status and body, of what was done.
+pub type Respond<T> = Arc<dyn Fn(&T) -> (u16, String) + Send + Sync>;
+
 /// How a request is made repeatable.
 pub struct Idempotent<T> {
     /// The key and its fingerprint.
     pub key: IdempotencyKey,
     /// What the first answer is: status and body, kept byte for byte.
-    pub respond: Arc<dyn Fn(&T) -> (u16, String) + Send + Sync>,
+    pub respond: Respond<T>,
 }
 
 /// A request's outcome: done now, or answered before.

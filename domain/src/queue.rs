@@ -13,6 +13,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+mod board;
 mod connect;
 mod dead;
 mod deliveries;
@@ -24,9 +25,10 @@ mod source;
 mod stats;
 mod tend;
 
+pub use board::{OpsView, OpsViewError};
 pub use connect::{QueueRedis, QueueRedisError};
 pub use dead::{discard_dead, list_dead, requeue_dead};
-pub use deliveries::{Begun, Deliveries, Outcome, Released, Settled};
+pub use deliveries::{Begun, Company, Deliveries, Outcome, Released, Settled};
 pub use envelope::{Envelope, OpenEnvelopeError};
 pub use jobs::{JobPage, JobState, JobView, PAGE_MAX, list_jobs, read_job};
 pub use keys::{QueuePrefix, QueuePrefixError};

@@ -114,10 +114,16 @@ impl SeatMap {
     /// The seat at that place.
     #[must_use]
     pub fn seat_at(&self, block: &Label, column: &Label, row: &Label) -> Option<&Seat> {
+        self.index_at(block, column, row).map(|index| &self.seats[index])
+    }
+
+    /// The index in [`SeatMap::seats`] of the seat at that place.
+    #[must_use]
+    pub fn index_at(&self, block: &Label, column: &Label, row: &Label) -> Option<usize> {
         let block = u32::try_from(*self.by_label.get(block)?).ok()?;
         let wanted = (block, row.as_str(), column.as_str());
         let found = self.by_place.binary_search_by(|&index| place(&self.seats[index as usize]).cmp(&wanted)).ok()?;
-        Some(&self.seats[self.by_place[found] as usize])
+        Some(self.by_place[found] as usize)
     }
 
     /// The seat that a caller means: identity is resolved against the map, never taken from the caller.

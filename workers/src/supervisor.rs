@@ -10,7 +10,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use apalis::prelude::{BoxDynError, TaskId, WorkerBuilder, WorkerBuilderExt, WorkerContext, WorkerError};
 use domain::queue::{Deliveries, JobSource, Queue, QueueRedis, Released, Slots};
 use futures::{FutureExt, future::BoxFuture};
-use tokio::{task::JoinHandle, time::Instant};
+use tokio::{sync::Mutex, task::JoinHandle, time::Instant};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 mod handling;
@@ -61,7 +61,16 @@ pub async fn run_queue(
     shutdown: CancellationToken,
 ) -> StopReport {
     let handlers: Handlers = handlers.into_iter().map(|handler| (handler.kind(), handler)).collect::<HashMap<_, _>>();
-    let supervisor = Supervisor { redis, queue, handlers: Arc::new(handlers), policy, pause: Arc::default(), shutdown };
+    let supervisor = Supervisor {
+        redis,
+        queue,
+        handlers: Arc::new(handlers),
+        policy,
+        process: Arc::from(process),
+        pause: Arc::default(),
+        suspicion: Arc::default(),
+        shutdown,
+    };
     let mut report = StopReport::default();
     let mut delay = RESTART_DELAY_MIN;
     loop {
@@ -97,7 +106,9 @@ struct Supervisor {
     queue: Queue,
     handlers: Arc<Handlers>,
     policy: QueuePolicy,
+    process: Arc<str>,
     pause: Arc<Pause>,
+    suspicion: Arc<Mutex<()>>,
     shutdown: CancellationToken,
 }
 
@@ -121,7 +132,8 @@ impl Supervisor {
     async fn run_worker(&self, name: &str) -> Ended {
         let worker: Arc<str> = Arc::from(name);
         let context = WorkerContext::new(name);
-        let deliveries = Deliveries::new(self.redis.clone(), self.queue, Arc::clone(&worker));
+        let deliveries =
+            Deliveries::new(self.redis.clone(), self.queue, Arc::clone(&self.process), Arc::clone(&worker));
         let runs = TaskTracker::new();
         let mut run = self.build(&context, worker, &deliveries, &runs);
         let beating = Beating(tokio::spawn(beat(deliveries.clone(), self.policy.lease.heartbeat)));
@@ -157,6 +169,7 @@ impl Supervisor {
             deliveries: deliveries.clone(),
             slots,
             pause: Arc::clone(&self.pause),
+            suspicion: Arc::clone(&self.suspicion),
             runs: runs.clone(),
         });
         let handle = move |data: Vec<u8>, id: TaskId| {

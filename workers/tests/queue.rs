@@ -1,4 +1,5 @@
 //! The queues and their workers against a real Redis.
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking, its support too")]
 
 #[path = "queue/support.rs"]
 mod support;

@@ -101,7 +101,8 @@ impl Household {
         let with_stores = |invocation: Invocation| {
             invocation.env("DATABASE_URL", stores.database_url()).env("REDIS_URL", stores.redis_url())
         };
-        let api = Invocation::new(&["api", "--addr", &addr.to_string(), "--ops-addr", &ops_addr.to_string()]);
+        let api = Invocation::new(&["api", "--addr", &addr.to_string(), "--ops-addr", &ops_addr.to_string()])
+            .env("HOLDFAST_FAKE_PROVIDER", "true");
         // The worker has no operators' listener here: the api's shows everything.
         let worker = Invocation::new(&["worker"]).env_remove("HOLDFAST_OPS_ADDR");
         let children = vec![

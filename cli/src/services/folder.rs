@@ -47,6 +47,10 @@ impl DataFolder {
             return Err(StartServiceError::NotOurs { folder: path.to_owned(), marker: LOCK_FILE });
         }
         if !path.exists() {
+            // Looked at before anything is made: a refusal leaves no empty folder behind.
+            if let Some(existing) = path.ancestors().find(|ancestor| ancestor.exists()) {
+                must_be_reachable(existing, account.as_ref())?;
+            }
             if let Some(parent) = path.parent() {
                 fs::create_dir_all(parent).map_err(StartServiceError::io("cannot make", parent))?;
             }
@@ -74,10 +78,8 @@ impl DataFolder {
 
     fn lock(path: &Path, account: Option<Account>, removed_at_end: bool) -> Result<Self, StartServiceError> {
         let path = path.canonicalize().map_err(StartServiceError::io("cannot find", path))?;
-        if let Some(account) = &account
-            && let Some(blocked_at) = path.parent().and_then(|parent| first_closed_folder(parent, account))
-        {
-            return Err(StartServiceError::Unreachable { account: account.name.clone(), blocked_at });
+        if let Some(parent) = path.parent() {
+            must_be_reachable(parent, account.as_ref())?;
         }
         let lock = FolderLock::take(&path)?;
         let folder = Self { path, account, removed_at_end, lock };
@@ -179,6 +181,14 @@ fn account_to_drop_to() -> Result<Option<Account>, StartServiceError> {
         .find_map(|name| User::from_name(name).ok().flatten())
         .map(|user| Some(Account { name: user.name, uid: user.uid.as_raw(), gid: user.gid.as_raw() }))
         .ok_or(StartServiceError::NoAccount)
+}
+
+fn must_be_reachable(folder: &Path, account: Option<&Account>) -> Result<(), StartServiceError> {
+    let Some(account) = account else { return Ok(()) };
+    match first_closed_folder(folder, account) {
+        Some(blocked_at) => Err(StartServiceError::Unreachable { account: account.name.clone(), blocked_at }),
+        None => Ok(()),
+    }
 }
 
 /// The first folder on the way from the root to `path` that shuts `account` out.

@@ -31,6 +31,12 @@ pub struct EventSheet {
 }
 
 impl EventSheet {
+    /// A sheet of an event, looked at just now, when Postgres's clock said `now`.
+    #[must_use]
+    pub fn new(event: Event, map: Arc<SeatMap>, now: Instant) -> Self {
+        Self { event, map, now_at_check: now, checked: Monotonic::now() }
+    }
+
     /// Postgres's clock, carried on by this machine's monotonic one: good for a refusal, never for an acceptance.
     #[must_use]
     pub fn now(&self) -> Instant {
@@ -53,23 +59,28 @@ impl EventSheet {
 
 struct Entry {
     sheet: Arc<EventSheet>,
+    trusted_until: Monotonic,
     used: Monotonic,
 }
+
+/// Seat maps by venue, each with the version it is of.
+type SeatMaps = HashMap<VenueId, (i32, Arc<SeatMap>)>;
 
 /// The book. Cheap to clone.
 #[derive(Clone)]
 pub struct EventBook {
     pg: Pg,
     entries: Arc<Mutex<HashMap<EventId, Entry>>>,
-    maps: Arc<Mutex<HashMap<VenueId, (i32, Arc<SeatMap>)>>>,
-    loading: Arc<tokio::sync::Mutex<()>>,
+    maps: Arc<Mutex<SeatMaps>>,
+    /// Held while Postgres is asked; when it last failed to answer.
+    looking: Arc<tokio::sync::Mutex<Option<Monotonic>>>,
 }
 
 impl EventBook {
     /// An empty book.
     #[must_use]
     pub fn new(pg: Pg) -> Self {
-        Self { pg, entries: Arc::default(), maps: Arc::default(), loading: Arc::default() }
+        Self { pg, entries: Arc::default(), maps: Arc::default(), looking: Arc::default() }
     }
 
     /// An event, at most a second old; none where there is no such event.
@@ -77,18 +88,29 @@ impl EventBook {
     /// # Errors
     /// [`PgError`], unless an older entry can stand in: reading goes on while Postgres is away.
     pub async fn sheet(&self, id: EventId) -> Result<Option<Arc<EventSheet>>, PgError> {
-        if let Some(sheet) = self.known(id).filter(|sheet| sheet.checked.elapsed() < TRUSTED_FOR) {
+        if let Some((sheet, true)) = self.known(id) {
             return Ok(Some(sheet));
         }
         // One looks, the others wait: a thousand readers of a second's end ask once.
-        let _looking = self.loading.lock().await;
-        let known = self.known(id);
-        if let Some(sheet) = known.as_ref().filter(|sheet| sheet.checked.elapsed() < TRUSTED_FOR) {
-            return Ok(Some(Arc::clone(sheet)));
+        let mut failed = self.looking.lock().await;
+        let known = match self.known(id) {
+            Some((sheet, true)) => return Ok(Some(sheet)),
+            Some((sheet, false)) => Some(sheet),
+            None => None,
+        };
+        if failed.is_some_and(|at| at.elapsed() < TRUSTED_FOR) {
+            // Those who waited behind a failure need not each find out for themselves.
+            return known.map(Some).ok_or(PgError::Unavailable(sqlx::Error::PoolTimedOut));
         }
-        match (self.look(id, known.as_deref()).await, known) {
-            (Err(error), Some(sheet)) if error.is_temporary() => Ok(Some(sheet)),
-            (looked, _) => looked,
+        let looked = self.look(id, known.as_deref()).await;
+        let is_down = looked.as_ref().is_err_and(PgError::is_temporary);
+        *failed = is_down.then(Monotonic::now);
+        match known {
+            Some(sheet) if is_down => {
+                self.trust(id);
+                Ok(Some(sheet))
+            }
+            _ => looked,
         }
     }
 
@@ -115,11 +137,19 @@ impl EventBook {
         Ok(map)
     }
 
-    fn known(&self, id: EventId) -> Option<Arc<EventSheet>> {
+    /// What is known of an event, and whether it is still trusted.
+    fn known(&self, id: EventId) -> Option<(Arc<EventSheet>, bool)> {
         let mut entries = lock(&self.entries);
         let entry = entries.get_mut(&id)?;
-        entry.used = Monotonic::now();
-        Some(Arc::clone(&entry.sheet))
+        let now = Monotonic::now();
+        entry.used = now;
+        Some((Arc::clone(&entry.sheet), now < entry.trusted_until))
+    }
+
+    fn trust(&self, id: EventId) {
+        if let Some(entry) = lock(&self.entries).get_mut(&id) {
+            entry.trusted_until = Monotonic::now() + TRUSTED_FOR;
+        }
     }
 
     async fn look(&self, id: EventId, known: Option<&EventSheet>) -> Result<Option<Arc<EventSheet>>, PgError> {
@@ -142,7 +172,8 @@ impl EventBook {
         let sheet = Arc::new(sheet);
         let mut entries = lock(&self.entries);
         entries.retain(|_, entry| entry.used.elapsed() < FORGOTTEN_AFTER);
-        entries.insert(id, Entry { sheet: Arc::clone(&sheet), used: Monotonic::now() });
+        let used = Monotonic::now();
+        entries.insert(id, Entry { sheet: Arc::clone(&sheet), trusted_until: used + TRUSTED_FOR, used });
         Ok(Some(sheet))
     }
 }

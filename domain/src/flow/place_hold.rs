@@ -189,18 +189,18 @@ async fn hold(
     let sheet = stores.book.sheet(event).await?.ok_or(PlaceHoldError::UnknownEvent)?;
     let first = hold_by(stores, sheet, (buyer, seats), repeat).await?;
     if let Tried::Done(done) = first {
-        return Ok(done);
+        return Ok(*done);
     }
     // The event has changed since it was looked at.
     let sheet = stores.book.fresh_sheet(event).await?.ok_or(PlaceHoldError::UnknownEvent)?;
     match hold_by(stores, sheet, (buyer, seats), repeat).await? {
-        Tried::Done(done) => Ok(done),
+        Tried::Done(done) => Ok(*done),
         Tried::Stale => Err(PlaceError::Unavailable.into()),
     }
 }
 
 enum Tried {
-    Done(Option<Reservation>),
+    Done(Box<Option<Reservation>>),
     Stale,
 }
 
@@ -227,7 +227,7 @@ async fn hold_by(
     match outcome {
         Ok(HoldOutcome::Held(times)) => {
             show_hold(stores, &plan, times).await;
-            Ok(Tried::Done(Some(plan.reservation_at(times))))
+            Ok(Tried::Done(Box::new(Some(plan.reservation_at(times)))))
         }
         Ok(refused) => {
             undo_gate(stores, &plan).await;
@@ -244,7 +244,7 @@ async fn hold_by(
 
 async fn refuse(stores: &Stores, plan: &Arc<Plan>, outcome: HoldOutcome) -> Result<Tried, PlaceHoldError> {
     match outcome {
-        HoldOutcome::Held(_) | HoldOutcome::AnsweredBefore => Ok(Tried::Done(None)),
+        HoldOutcome::Held(_) | HoldOutcome::AnsweredBefore => Ok(Tried::Done(Box::new(None))),
         HoldOutcome::BuyerLimit { owned } => {
             let max = plan.sheet.event.rules.seats_per_buyer_max.unwrap_or(0);
             Err(PlaceHoldError::BuyerLimit { max, owned })
@@ -304,9 +304,8 @@ fn plan_hold(
         return Err(PlaceHoldError::UnknownSeats(unknown));
     }
     let seats: Vec<Seat> = found.into_iter().flatten().cloned().collect();
-    let repeats = |(index, seat): (usize, &Seat)| {
-        seats[..index].iter().any(|earlier| earlier.id == seat.id).then_some(index)
-    };
+    let repeats =
+        |(index, seat): (usize, &Seat)| seats[..index].iter().any(|earlier| earlier.id == seat.id).then_some(index);
     let repeated: Vec<usize> = seats.iter().enumerate().filter_map(repeats).collect();
     if !repeated.is_empty() {
         return Err(PlaceHoldError::RepeatedSeats(repeated));

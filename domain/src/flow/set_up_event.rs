@@ -235,7 +235,9 @@ impl Faults {
     }
 
     fn check(&mut self, event: &Event, categories: &[String]) {
-        if event.title.is_empty() || event.title.chars().count() > TITLE_CHARS_MAX || event.title.chars().any(char::is_control)
+        if event.title.is_empty()
+            || event.title.chars().count() > TITLE_CHARS_MAX
+            || event.title.chars().any(char::is_control)
         {
             self.add("title", format!("write 1 to {TITLE_CHARS_MAX} characters"));
         }
@@ -245,7 +247,9 @@ impl Faults {
             self.add("sales_close_at", "must be after sales_open_at");
         }
         let rules = &event.rules;
-        for (field, ms) in [("hold_ttl_seconds", rules.hold_ttl_ms), ("payment_window_seconds", rules.payment_window_ms)] {
+        for (field, ms) in
+            [("hold_ttl_seconds", rules.hold_ttl_ms), ("payment_window_seconds", rules.payment_window_ms)]
+        {
             if !WINDOW_MS.contains(&ms) {
                 self.add(field, "must be from 1 to 86400 seconds");
             }

@@ -1,30 +1,54 @@
 -- Counts one start of a job before it runs, so that a start which ends the process is counted as well.
 -- KEYS[1] in-flight set of the worker   KEYS[2] the job's meta   KEYS[3] dead_ms   KEYS[4] totals
--- ARGV[1] id   ARGV[2] worker   ARGV[3] attempts_max   ARGV[4] crashes_max
--- Returns {verdict, attempts, starts}; verdict 'run' | 'lost' (another worker owns it now) | 'crashed' (now dead).
+-- KEYS[5] suspects prefix
+-- ARGV[1] id   ARGV[2] worker   ARGV[3] process   ARGV[4] attempts_max   ARGV[5] crashes_max
+-- ARGV[6] 'together' | 'alone'   ARGV[7] the job's name among suspects   ARGV[8] seconds to keep suspects
+-- Returns {verdict, attempts, starts}; verdict 'run' | 'lost' (another worker owns it now) | 'crashed' (now dead)
+-- | 'suspect' (a start of it ended with its process: call again with 'alone', until no other suspect runs here).
 -- Atomic with the check of the in-flight set: a worker that lost its lease must not start, nor count, anything.
-local id, worker = ARGV[1], ARGV[2]
+-- Blame: a process that dies takes all its running jobs along. The first time all of them become suspects. A suspect
+-- runs only while no other suspect, of any queue, runs in its process, and is written down under the process; if that
+-- dies too, only the suspect that stands there is to blame, and everybody else's start is taken back.
+local id, worker, meta = ARGV[1], ARGV[2], KEYS[2]
 if redis.call('SISMEMBER', KEYS[1], id) == 0 then return {'lost', 0, 0} end
 local clock = redis.call('TIME')
 local now = string.format('%.0f', clock[1] * 1000 + math.floor(clock[2] / 1000))
-local attempts = tonumber(redis.call('HGET', KEYS[2], 'attempts') or '0')
-local starts = tonumber(redis.call('HGET', KEYS[2], 'starts') or '0')
-if redis.call('HEXISTS', KEYS[2], 'running') == 1 then
+local function number(field) return tonumber(redis.call('HGET', meta, field) or '0') end
+local running = redis.call('HGET', meta, 'running')
+if running == worker then
+    -- The answer to this same call was lost: it is one start, not two.
+    return {'run', number('attempts'), number('starts')}
+end
+if running then
     -- The start before this one neither settled nor was given back: its process died.
-    local crashes = redis.call('HINCRBY', KEYS[2], 'crashes', 1)
-    if crashes >= tonumber(ARGV[4]) or attempts >= tonumber(ARGV[3]) then
-        local last = redis.call('HGET', KEYS[2], 'reason')
-        local reason = 'crashed: ' .. starts .. ' starts, ' .. crashes .. ' ended with their process'
-        if last then reason = reason .. '; before that: ' .. last end
-        redis.call('SREM', KEYS[1], id)
-        redis.call('ZADD', KEYS[3], now, id)
-        redis.call('HSET', KEYS[2], 'status', 'Killed', 'reason', reason, 'ended_ms', now)
-        redis.call('HDEL', KEYS[2], 'running')
-        redis.call('HINCRBY', KEYS[4], 'dead', 1)
-        return {'crashed', attempts, starts}
+    local suspects = KEYS[5] .. ':' .. (redis.call('HGET', meta, 'process') or '')
+    redis.call('HDEL', meta, 'running', 'process')
+    redis.call('HSET', meta, 'status', 'Pending')
+    if redis.call('EXISTS', suspects) == 1 and redis.call('SISMEMBER', suspects, ARGV[7]) == 0 then
+        redis.call('HINCRBY', meta, 'attempts', -1)
+    else
+        local crashes, starts = redis.call('HINCRBY', meta, 'crashes', 1), number('starts')
+        if crashes >= tonumber(ARGV[5]) or number('attempts') >= tonumber(ARGV[4]) then
+            local last = redis.call('HGET', meta, 'reason')
+            local reason = 'crashed: ' .. starts .. ' starts, ' .. crashes .. ' ended with their process'
+            if last then reason = reason .. '; before that: ' .. last end
+            redis.call('SREM', KEYS[1], id)
+            redis.call('ZADD', KEYS[3], now, id)
+            redis.call('HSET', meta, 'status', 'Killed', 'reason', reason, 'ended_ms', now)
+            redis.call('HINCRBY', KEYS[4], 'dead', 1)
+            return {'crashed', number('attempts'), starts}
+        end
     end
 end
-attempts = redis.call('HINCRBY', KEYS[2], 'attempts', 1)
-starts = redis.call('HINCRBY', KEYS[2], 'starts', 1)
-redis.call('HSET', KEYS[2], 'status', 'Running', 'running', worker, 'started_ms', now)
+if number('crashes') > 0 then
+    if ARGV[6] ~= 'alone' then return {'suspect', 0, 0} end
+    local suspects = KEYS[5] .. ':' .. ARGV[3]
+    local others = redis.call('SCARD', suspects) - redis.call('SISMEMBER', suspects, ARGV[7])
+    if others > 0 then return {'suspect', 0, 0} end
+    redis.call('SADD', suspects, ARGV[7])
+    redis.call('EXPIRE', suspects, ARGV[8])
+end
+local attempts = redis.call('HINCRBY', meta, 'attempts', 1)
+local starts = redis.call('HINCRBY', meta, 'starts', 1)
+redis.call('HSET', meta, 'status', 'Running', 'running', worker, 'process', ARGV[3], 'started_ms', now)
 return {'run', attempts, starts}

@@ -13,7 +13,7 @@ end
 local clock = redis.call('TIME')
 local now = string.format('%.0f', clock[1] * 1000 + math.floor(clock[2] / 1000))
 redis.call('HSET', KEYS[3], 'attempts', 0, 'status', 'Pending', 'ready_ms', now)
-redis.call('HDEL', KEYS[3], 'crashes', 'running', 'ended_ms')
+redis.call('HDEL', KEYS[3], 'crashes', 'running', 'process', 'ended_ms')
 redis.call('HINCRBY', KEYS[5], 'requeued', 1)
 redis.call('RPUSH', KEYS[4], id)
 redis.call('PUBLISH', ARGV[3], 1)

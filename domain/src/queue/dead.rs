@@ -6,6 +6,7 @@ use redis::Script;
 
 use super::{
     Queue, QueueError, QueueRedis,
+    connect::{LOOK_LIMIT, answered_within},
     jobs::{JobPage, JobState, list_jobs},
 };
 
@@ -41,5 +42,7 @@ async fn take_off(redis: &QueueRedis, queue: Queue, id: &str, what: &str) -> Res
     call.key(keys.dead_ms()).key(keys.data()).key(format!("{}:{id}", keys.meta()));
     call.key(keys.active()).key(keys.totals());
     call.arg(id).arg(what).arg(keys.wake_channel());
-    Ok(call.invoke_async::<u32>(&mut redis.connection()).await? == 1)
+    let mut connection = redis.connection();
+    let taken = async { Ok(call.invoke_async::<u32>(&mut connection).await?) };
+    Ok(answered_within(LOOK_LIMIT, taken).await? == 1)
 }

@@ -18,6 +18,8 @@ static RELEASE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("re
 const WORKER_METADATA_TTL_S: i64 = 3_600;
 /// Longer reasons are cut: they are for people.
 const REASON_CHARS_MAX: usize = 500;
+/// Who was suspected in a process that died is known this long: until the last of its jobs has been started again.
+const SUSPECTS_TTL_S: i64 = 7 * 24 * 3_600;
 
 /// One worker's deliveries from one queue. Ids are text here: what stands in the queue need not be ours.
 #[derive(Debug, Clone)]
@@ -25,7 +27,9 @@ pub struct Deliveries {
     redis: QueueRedis,
     keys: Keys,
     worker: Arc<str>,
+    process: Arc<str>,
     inflight: String,
+    suspects: String,
 }
 
 /// What a start of a job came to.
@@ -40,11 +44,23 @@ pub enum Begun {
     },
     /// Another worker owns it: do nothing.
     Lost,
+    /// A start of it ended with its process: begin it again [`Company::Alone`], until no other suspect runs in this
+    /// process.
+    Suspect,
     /// It ended its process too often and is dead now: do nothing.
     Crashed {
         /// How often it was started.
         starts: u32,
     },
+}
+
+/// Among whom a job is started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Company {
+    /// Any others.
+    Together,
+    /// No other suspect.
+    Alone,
 }
 
 /// What should become of a job.
@@ -72,6 +88,11 @@ pub enum Outcome {
         at_ms: i64,
         /// Why.
         reason: String,
+    },
+    /// It was fetched but not begun: again after the wait.
+    Unstarted {
+        /// How long to wait.
+        wait: Duration,
     },
     /// Dead at once.
     Never {
@@ -103,26 +124,41 @@ pub struct Released {
 }
 
 impl Deliveries {
-    /// The deliveries of that worker. `worker` must be unique among all processes and restarts: two workers of one name
-    /// steal each other's jobs.
+    /// The deliveries of that worker of that process. Both names must be unique among all processes and restarts: two
+    /// workers of one name steal each other's jobs.
     #[must_use]
-    pub fn new(redis: QueueRedis, queue: Queue, worker: Arc<str>) -> Self {
+    pub fn new(redis: QueueRedis, queue: Queue, process: Arc<str>, worker: Arc<str>) -> Self {
         let keys = redis.keys(queue);
         let inflight = format!("{}:{worker}", keys.inflight());
-        Self { redis, keys, worker, inflight }
+        let suspects = format!("{}:{process}", redis.prefix().suspects());
+        Self { redis, keys, worker, process, inflight, suspects }
     }
 
-    /// Counts a start. Call it right before the handler.
+    /// Counts a start. Call it right before the handler. Repeatable until it answers.
     ///
     /// # Errors
-    /// `QueueError` if Redis does not answer; the start may have been counted.
-    pub async fn begin(&self, id: &str, attempts_max: u32, crashes_max: u32) -> Result<Begun, QueueError> {
+    /// `QueueError` if Redis does not answer.
+    pub async fn begin(
+        &self,
+        id: &str,
+        company: Company,
+        attempts_max: u32,
+        crashes_max: u32,
+    ) -> Result<Begun, QueueError> {
+        let keys = &self.keys;
+        let company = match company {
+            Company::Together => "together",
+            Company::Alone => "alone",
+        };
         let mut call = BEGIN.prepare_invoke();
-        call.key(&self.inflight).key(self.meta(id)).key(self.keys.dead_ms()).key(self.keys.totals());
-        call.arg(id).arg(&*self.worker).arg(attempts_max).arg(crashes_max);
+        call.key(&self.inflight).key(self.meta(id)).key(keys.dead_ms()).key(keys.totals());
+        call.key(self.redis.prefix().suspects());
+        call.arg(id).arg(&*self.worker).arg(&*self.process).arg(attempts_max).arg(crashes_max);
+        call.arg(company).arg(self.suspect(id)).arg(SUSPECTS_TTL_S);
         let (verdict, attempt, starts): (String, u32, u32) = call.invoke_async(&mut self.redis.connection()).await?;
         Ok(match verdict.as_str() {
             "run" => Begun::Run { attempt, starts },
+            "suspect" => Begun::Suspect,
             "crashed" => Begun::Crashed { starts },
             _ => Begun::Lost,
         })
@@ -138,14 +174,15 @@ impl Deliveries {
             Outcome::Retry { wait, reason } => ("retry", whole_ms(*wait), String::new(), reason.as_str()),
             Outcome::Later { wait, reason } => ("later", whole_ms(*wait), String::new(), reason.as_str()),
             Outcome::LaterAt { at_ms, reason } => ("later", 0, at_ms.to_string(), reason.as_str()),
+            Outcome::Unstarted { wait } => ("unstarted", whole_ms(*wait), String::new(), ""),
             Outcome::Never { reason } => ("never", 0, String::new(), reason.as_str()),
         };
         let reason: String = reason.chars().take(REASON_CHARS_MAX).collect();
         let keys = &self.keys;
         let mut call = SETTLE.prepare_invoke();
         call.key(&self.inflight).key(self.meta(id)).key(keys.delayed_ms());
-        call.key(keys.done_ms()).key(keys.dead_ms()).key(keys.totals());
-        call.arg(id).arg(verdict).arg(wait).arg(at).arg(attempts_max).arg(reason);
+        call.key(keys.done_ms()).key(keys.dead_ms()).key(keys.totals()).key(&self.suspects).key(keys.retry_ms());
+        call.arg(id).arg(verdict).arg(wait).arg(at).arg(attempts_max).arg(reason).arg(self.suspect(id));
         let settled: String = call.invoke_async(&mut self.redis.connection()).await?;
         Ok(match settled.as_str() {
             "done" => Settled::Done,
@@ -161,6 +198,7 @@ impl Deliveries {
     /// # Errors
     /// `QueueError` if Redis does not answer.
     pub async fn heartbeat(&self) -> Result<(), QueueError> {
+        let metadata = format!("{}:{}", self.keys.worker_metadata(), self.worker);
         let mut connection = self.redis.connection();
         let (now_s, _us): (i64, i64) = redis::cmd("TIME").query_async(&mut connection).await?;
         let _: () = redis::pipe()
@@ -170,8 +208,13 @@ impl Deliveries {
             .arg(now_s)
             .arg(&*self.worker)
             .ignore()
+            .cmd("HSETNX")
+            .arg(&metadata)
+            .arg("started_s")
+            .arg(now_s)
+            .ignore()
             .cmd("EXPIRE")
-            .arg(format!("{}:{}", self.keys.worker_metadata(), self.worker))
+            .arg(&metadata)
             .arg(WORKER_METADATA_TTL_S)
             .ignore()
             .query_async(&mut connection)
@@ -189,9 +232,15 @@ impl Deliveries {
         let mut call = RELEASE.prepare_invoke();
         call.key(&self.inflight).key(keys.active()).key(keys.workers());
         call.key(format!("{}:{}", keys.worker_metadata(), self.worker)).key(keys.data()).key(keys.meta());
-        call.arg(&*self.worker).arg(keys.wake_channel());
+        call.key(&self.suspects);
+        call.arg(&*self.worker).arg(keys.wake_channel()).arg(self.suspect(""));
         let (given_back, dropped) = call.invoke_async(&mut self.redis.connection()).await?;
         Ok(Released { given_back, dropped })
+    }
+
+    /// A job's name among suspects, who are of all queues.
+    fn suspect(&self, id: &str) -> String {
+        format!("{}/{id}", self.keys.name())
     }
 
     fn meta(&self, id: &str) -> String {

@@ -5,7 +5,10 @@ use std::collections::HashMap;
 use redis::aio::ConnectionManager;
 use serde::Serialize;
 
-use super::{Queue, QueueError, QueueRedis};
+use super::{
+    Queue, QueueError, QueueRedis,
+    connect::{LOOK_LIMIT, answered_within},
+};
 
 /// Where a job is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -13,8 +16,10 @@ use super::{Queue, QueueError, QueueRedis};
 pub enum JobState {
     /// In the queue; the next free worker takes it.
     Ready,
-    /// Waits for its time: enqueued for later, or for a retry.
+    /// Waits for its time.
     Delayed,
+    /// Failed, and waits for its next attempt.
+    Retrying,
     /// A worker has it.
     Running,
     /// It is done.
@@ -57,7 +62,7 @@ pub struct JobView {
 /// A page of jobs.
 #[derive(Debug, Clone, Serialize)]
 pub struct JobPage {
-    /// The jobs, in the order of their state: ready by turn, delayed by due time, done and dead latest first.
+    /// The jobs, in the order of their state: ready by turn, those that wait by due time, done and dead latest first.
     pub jobs: Vec<JobView>,
     /// How many there are in that state.
     pub total: u64,
@@ -71,7 +76,7 @@ pub const PAGE_MAX: usize = 200;
 /// # Errors
 /// `QueueError` if Redis does not answer.
 pub async fn read_job(redis: &QueueRedis, queue: Queue, id: &str) -> Result<Option<JobView>, QueueError> {
-    Ok(views(redis, queue, &[id.to_owned()]).await?.pop())
+    Ok(answered_within(LOOK_LIMIT, views(redis, queue, &[id.to_owned()])).await?.pop())
 }
 
 /// A page of the jobs of a queue in that state, from `offset`, at most [`PAGE_MAX`]. Costs what the page costs, whatever
@@ -86,12 +91,23 @@ pub async fn list_jobs(
     offset: usize,
     limit: usize,
 ) -> Result<JobPage, QueueError> {
+    answered_within(LOOK_LIMIT, read_page(redis, queue, state, offset, limit)).await
+}
+
+async fn read_page(
+    redis: &QueueRedis,
+    queue: Queue,
+    state: JobState,
+    offset: usize,
+    limit: usize,
+) -> Result<JobPage, QueueError> {
     let keys = redis.keys(queue);
     let mut connection = redis.connection();
     let limit = limit.clamp(1, PAGE_MAX);
     let (ids, total): (Vec<String>, u64) = match state {
         JobState::Ready => page_of(&mut connection, "LLEN", "LRANGE", &keys.active(), offset, limit).await?,
         JobState::Delayed => page_of(&mut connection, "ZCARD", "ZRANGE", &keys.delayed_ms(), offset, limit).await?,
+        JobState::Retrying => page_of(&mut connection, "ZCARD", "ZRANGE", &keys.retry_ms(), offset, limit).await?,
         JobState::Done => page_of(&mut connection, "ZCARD", "ZREVRANGE", &keys.done_ms(), offset, limit).await?,
         JobState::Dead => page_of(&mut connection, "ZCARD", "ZREVRANGE", &keys.dead_ms(), offset, limit).await?,
         JobState::Running => {
@@ -152,22 +168,29 @@ async fn views(redis: &QueueRedis, queue: Queue, ids: &[String]) -> Result<Vec<J
         pipe.cmd("HGET").arg(keys.data()).arg(id);
         pipe.cmd("HGETALL").arg(format!("{}:{id}", keys.meta()));
         pipe.cmd("ZSCORE").arg(keys.delayed_ms()).arg(id);
+        pipe.cmd("ZSCORE").arg(keys.retry_ms()).arg(id);
     }
     let answers: Vec<redis::Value> = pipe.query_async(&mut redis.connection()).await?;
     let mut found = Vec::with_capacity(ids.len());
-    for (id, answer) in ids.iter().zip(answers.chunks_exact(3)) {
+    for (id, answer) in ids.iter().zip(answers.chunks_exact(4)) {
         let data: Option<Vec<u8>> = redis::from_redis_value_ref(&answer[0]).map_err(redis::RedisError::from)?;
         let meta: HashMap<String, String> = redis::from_redis_value_ref(&answer[1]).map_err(redis::RedisError::from)?;
         let delayed: Option<f64> = redis::from_redis_value_ref(&answer[2]).map_err(redis::RedisError::from)?;
+        let retrying: Option<f64> = redis::from_redis_value_ref(&answer[3]).map_err(redis::RedisError::from)?;
+        let waiting = match (delayed, retrying) {
+            (_, Some(_)) => JobState::Retrying,
+            (Some(_), None) => JobState::Delayed,
+            (None, None) => JobState::Ready,
+        };
         // Trimmed between the two calls: it is gone.
         if let Some(data) = data {
-            found.push(view(queue, id, &data, meta, delayed.is_some()));
+            found.push(view(queue, id, &data, meta, waiting));
         }
     }
     Ok(found)
 }
 
-fn view(queue: Queue, id: &str, data: &[u8], mut meta: HashMap<String, String>, delayed: bool) -> JobView {
+fn view(queue: Queue, id: &str, data: &[u8], mut meta: HashMap<String, String>, waiting: JobState) -> JobView {
     let number = |meta: &HashMap<String, String>, field: &str| meta.get(field).and_then(|text| text.parse().ok());
     let count = |meta: &HashMap<String, String>, field: &str| {
         meta.get(field).and_then(|text| text.parse().ok()).unwrap_or_default()
@@ -176,8 +199,7 @@ fn view(queue: Queue, id: &str, data: &[u8], mut meta: HashMap<String, String>, 
         Some("Done") => JobState::Done,
         Some("Killed") => JobState::Dead,
         Some("Running") => JobState::Running,
-        _ if delayed => JobState::Delayed,
-        _ => JobState::Ready,
+        _ => waiting,
     };
     JobView {
         queue,

@@ -39,6 +39,11 @@ impl QueuePrefix {
         &self.0
     }
 
+    /// Ours: prefix of the sets of suspects by process, over all queues; `{prefix}suspects:{process}`.
+    pub(crate) fn suspects(&self) -> String {
+        format!("{}suspects", self.0)
+    }
+
     pub(crate) fn keys(&self, queue: Queue) -> Keys {
         Keys { q: format!("{}{}", self.0, queue.name()) }
     }
@@ -115,6 +120,11 @@ impl Keys {
         format!("{}:delayed_ms", self.q)
     }
 
+    /// Ours: sorted set of failed ids by the millisecond of their next attempt.
+    pub(crate) fn retry_ms(&self) -> String {
+        format!("{}:retry_ms", self.q)
+    }
+
     /// Ours: sorted set of done ids by the millisecond at which they were done.
     pub(crate) fn done_ms(&self) -> String {
         format!("{}:done_ms", self.q)
@@ -125,7 +135,8 @@ impl Keys {
         format!("{}:dead_ms", self.q)
     }
 
-    /// Ours: hash of counters since the queue exists: `done`, `dead`, `retried`, `enqueued`.
+    /// Ours: hash of counters since the queue exists: `enqueued`, `done`, `retried`, `dead`, `requeued`, `discarded`,
+    /// and `day:{days since 1970}` with the jobs that ended on it.
     pub(crate) fn totals(&self) -> String {
         format!("{}:totals", self.q)
     }

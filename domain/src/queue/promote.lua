@@ -1,5 +1,5 @@
 -- Moves due jobs of all queues to their lists of ready jobs.
--- KEYS in groups of three per queue: delayed_ms, apalis's scheduled, active
+-- KEYS in groups of four per queue: delayed_ms, retry_ms, apalis's scheduled, active
 -- ARGV[1] most jobs to move per set   ARGV[2..] wake channel per queue
 -- Returns {moved, full, wait}: `full` = 1 if a set had more that are due, `wait` = ms until the next is due or -1.
 -- Bounded: apalis-redis 1.0 promotes without a bound and fails for ever once 8,000 are due; this runs before it does.
@@ -16,15 +16,17 @@ local function move(set, list, limit)
     end
     return #ids
 end
-for q = 0, #KEYS / 3 - 1 do
-    local delayed, scheduled, active = KEYS[q * 3 + 1], KEYS[q * 3 + 2], KEYS[q * 3 + 3]
-    local count = move(delayed, active, now) + move(scheduled, active, tonumber(clock[1]))
+for q = 0, #KEYS / 4 - 1 do
+    local delayed, retry, scheduled, active = KEYS[q * 4 + 1], KEYS[q * 4 + 2], KEYS[q * 4 + 3], KEYS[q * 4 + 4]
+    local count = move(delayed, active, now) + move(retry, active, now) + move(scheduled, active, tonumber(clock[1]))
     if count > 0 then redis.call('PUBLISH', ARGV[q + 2], count) end
     moved = moved + count
-    local first = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')
-    if first[2] then
-        local left = math.max(tonumber(first[2]) - now, 0)
-        if wait < 0 or left < wait then wait = left end
+    for _, waiting in ipairs({delayed, retry}) do
+        local first = redis.call('ZRANGE', waiting, 0, 0, 'WITHSCORES')
+        if first[2] then
+            local left = math.max(tonumber(first[2]) - now, 0)
+            if wait < 0 or left < wait then wait = left end
+        end
     end
 end
 return {moved, full, wait}

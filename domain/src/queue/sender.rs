@@ -1,16 +1,19 @@
 //! Enqueueing.
 
-use std::{fmt, sync::LazyLock};
+use std::{fmt, sync::LazyLock, time::Duration};
 
 use redis::Script;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::{Queue, QueueError, QueueRedis, envelope::envelope_start};
+use super::{Queue, QueueError, QueueRedis, connect::answered_within, envelope::envelope_start};
 
 /// One script call blocks Redis for all: 500 jobs take about 4 ms.
 const JOBS_PER_CALL_MAX: usize = 500;
+
+/// How long one call may take: what is not enqueued in that time is pushed again from the outbox.
+const CALL_LIMIT: Duration = Duration::from_secs(2);
 
 static ENQUEUE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("enqueue.lua")));
 
@@ -165,13 +168,13 @@ impl JobSender {
     /// order. In calls of at most 500 jobs, so a failure may leave the first part enqueued: call again.
     ///
     /// # Errors
-    /// `QueueError` if Redis does not answer or refuses (out of memory, read-only replica).
+    /// `QueueError` if Redis does not answer within 2 s or refuses (out of memory, read-only replica).
     pub async fn enqueue(&self, jobs: &[NewJob]) -> Result<Enqueued, QueueError> {
         let mut total = Enqueued::default();
         for queue in Queue::ALL {
             let of_queue: Vec<&NewJob> = jobs.iter().filter(|job| job.queue == queue).collect();
             for chunk in of_queue.chunks(JOBS_PER_CALL_MAX) {
-                let (added, known) = self.enqueue_chunk(queue, chunk).await?;
+                let (added, known) = answered_within(CALL_LIMIT, self.enqueue_chunk(queue, chunk)).await?;
                 total.added += added;
                 total.known += known;
             }

@@ -116,8 +116,8 @@ impl JobSource {
     #[must_use]
     pub fn new(redis: &QueueRedis, queue: Queue, concurrency: usize, lease: Lease, slots: Slots) -> Self {
         let concurrency = concurrency.max(1);
-        // A quarter: the source waits until a whole batch can start, so a larger batch would leave slots idle.
-        let batch = (concurrency / 4).clamp(1, 32);
+        // The source waits until a whole batch can start, so up to batch - 1 slots stay idle beside long jobs.
+        let batch = (concurrency / 8).clamp(1, 8);
         let keys = redis.keys(queue);
         let config = Config::default()
             .queue(keys.name())

@@ -4,7 +4,10 @@ use std::{collections::HashMap, time::Duration};
 
 use serde::Serialize;
 
-use super::{Queue, QueueError, QueueRedis};
+use super::{
+    Queue, QueueError, QueueRedis,
+    connect::{LOOK_LIMIT, answered_within},
+};
 
 /// One queue in figures.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -13,8 +16,10 @@ pub struct QueueStats {
     pub queue: Queue,
     /// Jobs the next free worker takes.
     pub ready: u64,
-    /// Jobs that wait for their time or for a retry.
+    /// Jobs that wait for their time.
     pub delayed: u64,
+    /// Failed jobs that wait for their next attempt.
+    pub retrying: u64,
     /// Jobs that workers have.
     pub in_flight: u64,
     /// Done jobs still kept.
@@ -27,6 +32,10 @@ pub struct QueueStats {
     pub workers: Vec<WorkerStats>,
     /// Counted since this Redis has the queue.
     pub totals: QueueTotals,
+    /// Jobs that ended (done or dead) on each of the last seven days by UTC, today last.
+    pub ended_by_day: [u64; 7],
+    /// When the last job was done, in ms since 1970.
+    pub last_done_ms: Option<i64>,
 }
 
 /// Counts since the queue exists in this Redis.
@@ -47,14 +56,18 @@ pub struct QueueTotals {
 pub struct WorkerStats {
     /// Its name, unique per process start and restart.
     pub name: String,
+    /// When it started, in seconds since 1970; unknown until its first heartbeat.
+    pub started_s: Option<i64>,
     /// Its last sign of life, in seconds since 1970.
     pub last_heartbeat_s: i64,
     /// Jobs it has.
     pub in_flight: u64,
 }
 
-/// What a queue holds outside of the workers: lengths, clock, workers, totals, the head of the line.
-type Lengths = ((i64, i64), u64, u64, u64, u64, u64, Vec<(String, f64)>, HashMap<String, u64>, Option<String>);
+type Scored = Vec<(String, f64)>;
+
+/// Clock; ready, delayed, in apalis's schedule, retrying, done, dead; the last done; the workers; totals; the head.
+type Lengths = ((i64, i64), u64, u64, u64, u64, u64, u64, Scored, Scored, HashMap<String, u64>, Option<String>);
 
 /// The figures of every queue, in two round trips per queue.
 ///
@@ -73,61 +86,54 @@ pub async fn queue_stats(redis: &QueueRedis) -> Result<Vec<QueueStats>, QueueErr
 /// # Errors
 /// `QueueError` if Redis does not answer.
 pub async fn stats_of(redis: &QueueRedis, queue: Queue) -> Result<QueueStats, QueueError> {
+    answered_within(LOOK_LIMIT, read_stats(redis, queue)).await
+}
+
+async fn read_stats(redis: &QueueRedis, queue: Queue) -> Result<QueueStats, QueueError> {
     let keys = redis.keys(queue);
     let mut connection = redis.connection();
-    let (clock, ready, delayed, scheduled, done, dead, workers, totals, head): Lengths = redis::pipe()
-        .cmd("TIME")
-        .cmd("LLEN")
-        .arg(keys.active())
-        .cmd("ZCARD")
-        .arg(keys.delayed_ms())
-        .cmd("ZCARD")
-        .arg(keys.scheduled())
-        .cmd("ZCARD")
-        .arg(keys.done_ms())
-        .cmd("ZCARD")
-        .arg(keys.dead_ms())
-        .cmd("ZRANGE")
-        .arg(keys.workers())
-        .arg(0)
-        .arg(-1)
-        .arg("WITHSCORES")
-        .cmd("HGETALL")
-        .arg(keys.totals())
-        .cmd("LINDEX")
-        .arg(keys.active())
-        .arg(0)
-        .query_async(&mut connection)
-        .await?;
+    let mut pipe = redis::pipe();
+    pipe.cmd("TIME");
+    pipe.cmd("LLEN").arg(keys.active());
+    for set in [keys.delayed_ms(), keys.scheduled(), keys.retry_ms(), keys.done_ms(), keys.dead_ms()] {
+        pipe.cmd("ZCARD").arg(set);
+    }
+    pipe.cmd("ZREVRANGE").arg(keys.done_ms()).arg(0).arg(0).arg("WITHSCORES");
+    pipe.cmd("ZRANGE").arg(keys.workers()).arg(0).arg(-1).arg("WITHSCORES");
+    pipe.cmd("HGETALL").arg(keys.totals());
+    pipe.cmd("LINDEX").arg(keys.active()).arg(0);
+    let (clock, ready, delayed, scheduled, retrying, done, dead, last_done, workers, totals, head): Lengths =
+        pipe.query_async(&mut connection).await?;
     let mut pipe = redis::pipe();
     pipe.cmd("HGET").arg(format!("{}:{}", keys.meta(), head.as_deref().unwrap_or(""))).arg("ready_ms");
     for (name, _) in &workers {
         pipe.cmd("SCARD").arg(format!("{}:{name}", keys.inflight()));
+        pipe.cmd("HGET").arg(format!("{}:{name}", keys.worker_metadata())).arg("started_s");
     }
     let answers: Vec<Option<i64>> = pipe.query_async(&mut connection).await?;
+    let (ready_ms, of_workers) = answers.split_first().map_or((None, &[][..]), |(first, rest)| (*first, rest));
     let now_ms = clock.0 * 1_000 + clock.1 / 1_000;
     let workers: Vec<WorkerStats> = workers
         .into_iter()
-        .zip(answers.iter().skip(1))
-        .map(|((name, beat), in_flight)| WorkerStats {
+        .zip(of_workers.chunks_exact(2))
+        .map(|((name, beat), answer)| WorkerStats {
             name,
-            last_heartbeat_s: whole_seconds(beat),
-            in_flight: in_flight.and_then(|count| u64::try_from(count).ok()).unwrap_or_default(),
+            started_s: answer[1],
+            last_heartbeat_s: whole(beat),
+            in_flight: answer[0].and_then(|count| u64::try_from(count).ok()).unwrap_or_default(),
         })
         .collect();
     let total = |field: &str| totals.get(field).copied().unwrap_or_default();
+    let today = clock.0 / 86_400;
     Ok(QueueStats {
         queue,
         ready,
         delayed: delayed + scheduled,
+        retrying,
         in_flight: workers.iter().map(|worker| worker.in_flight).sum(),
         done,
         dead,
-        oldest_ready_age_ms: answers
-            .first()
-            .copied()
-            .flatten()
-            .map(|ready_ms| u64::try_from(now_ms - ready_ms).unwrap_or_default()),
+        oldest_ready_age_ms: ready_ms.map(|ready_ms| u64::try_from(now_ms - ready_ms).unwrap_or_default()),
         workers,
         totals: QueueTotals {
             enqueued: total("enqueued"),
@@ -135,11 +141,13 @@ pub async fn stats_of(redis: &QueueRedis, queue: Queue) -> Result<QueueStats, Qu
             retried: total("retried"),
             dead: total("dead"),
         },
+        ended_by_day: [6, 5, 4, 3, 2, 1, 0].map(|ago| total(&format!("day:{}", today - ago))),
+        last_done_ms: last_done.first().map(|(_, at_ms)| whole(*at_ms)),
     })
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "a score that apalis writes as whole seconds since 1970")]
-fn whole_seconds(score: f64) -> i64 {
+#[expect(clippy::cast_possible_truncation, reason = "a score that is a whole number of seconds or ms")]
+fn whole(score: f64) -> i64 {
     score as i64
 }
 

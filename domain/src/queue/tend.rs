@@ -61,7 +61,7 @@ pub async fn promote_due(redis: &QueueRedis) -> Result<Promoted, QueueError> {
     call.arg(PROMOTED_PER_CALL_MAX);
     for queue in Queue::ALL {
         let keys = redis.keys(queue);
-        call.key(keys.delayed_ms()).key(keys.scheduled()).key(keys.active());
+        call.key(keys.delayed_ms()).key(keys.retry_ms()).key(keys.scheduled()).key(keys.active());
         call.arg(keys.wake_channel());
     }
     let (moved, full, wait): (u64, u64, i64) = call.invoke_async(&mut redis.connection()).await?;

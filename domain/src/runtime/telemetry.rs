@@ -26,7 +26,8 @@ pub struct LogSettings {
 /// Starts logging for this process. A second call changes nothing.
 pub fn start_logging(settings: &LogSettings) {
     let filter = EnvFilter::try_new(&settings.log).unwrap_or_else(|_| EnvFilter::new("info"));
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let is_terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(is_terminal).with_writer(std::io::stderr);
     // A second subscriber is refused by tracing: tests start several parts in one process.
     let _first_wins = match settings.log_format {
         LogFormat::Text => lines.try_init(),

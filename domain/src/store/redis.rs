@@ -1,7 +1,9 @@
 //! Redis: the gate, the timer and the picture. It may be lost at any moment; nothing here decides who owns a seat.
 
 pub mod buckets;
+pub mod changes;
 pub mod deadlines;
+pub mod expiries;
 pub mod keys;
 pub mod server;
 

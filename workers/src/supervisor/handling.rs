@@ -3,9 +3,10 @@
 use std::{any::Any, collections::HashMap, future::Future, sync::Arc, time::Duration};
 
 use domain::queue::{
-    Begun, Deliveries, Envelope, JobId, OpenEnvelopeError, Outcome, Queue, QueueError, Settled, Slots,
+    Begun, Company, Deliveries, Envelope, JobId, OpenEnvelopeError, Outcome, Queue, QueueError, Settled, Slots,
 };
 use tokio::{
+    sync::Mutex,
     task::{AbortHandle, JoinError},
     time::Instant,
 };
@@ -16,6 +17,10 @@ use crate::outcome::{Delivery, JobError, JobHandler, outcome_of};
 
 const REDIS_RETRY_DELAY_MIN: Duration = Duration::from_millis(50);
 const REDIS_RETRY_DELAY_MAX: Duration = Duration::from_secs(1);
+
+/// How long a suspect waits here for another one to end, before it is left to any worker, and for how long.
+const SUSPECT_WAIT: Duration = Duration::from_secs(2);
+const SUSPECT_LOOK: Duration = Duration::from_millis(50);
 
 /// The handlers of a queue by kind.
 pub(super) type Handlers = HashMap<&'static str, Arc<dyn JobHandler>>;
@@ -29,6 +34,8 @@ pub(super) struct Handling {
     pub(super) deliveries: Deliveries,
     pub(super) slots: Slots,
     pub(super) pause: Arc<Pause>,
+    /// Held by the one suspect of this queue that runs or waits to: see `Deliveries::begin`.
+    pub(super) suspicion: Arc<Mutex<()>>,
     /// The spawned runs, so that the end of the worker can wait for them before it gives their jobs back.
     pub(super) runs: TaskTracker,
 }
@@ -48,11 +55,22 @@ impl Handling {
     /// Redis does not answer it waits here.
     pub(super) async fn handle(&self, data: Vec<u8>, id: String) {
         let _slot = self.slots.take();
-        let begin = || self.deliveries.begin(&id, self.policy.attempts_max, self.policy.crashes_max);
-        let (attempt, starts) = match until_answered("begin", begin).await {
+        let mut begun = self.begin(&id, Company::Together).await;
+        let mut _alone = None;
+        if begun == Begun::Suspect {
+            _alone = Some(self.suspicion.lock().await);
+            begun = self.begin_alone(&id).await;
+        }
+        let (attempt, starts) = match begun {
             Begun::Run { attempt, starts } => (attempt, starts),
             Begun::Lost => {
                 tracing::info!(queue = %self.queue, %id, "another worker owns the job now; not started");
+                return;
+            }
+            Begun::Suspect => {
+                let outcome = Outcome::Unstarted { wait: SUSPECT_WAIT };
+                let settle = || self.deliveries.settle(&id, &outcome, self.policy.attempts_max);
+                until_answered("settle", settle).await;
                 return;
             }
             Begun::Crashed { starts } => {
@@ -75,6 +93,23 @@ impl Handling {
         metrics::histogram!("holdfast_job_duration_seconds", "queue" => self.queue.name(), "kind" => kind)
             .record(started.elapsed().as_secs_f64());
         self.settle(&id, kind, attempt, verdict).await;
+    }
+
+    async fn begin(&self, id: &str, company: Company) -> Begun {
+        let begin = || self.deliveries.begin(id, company, self.policy.attempts_max, self.policy.crashes_max);
+        until_answered("begin", begin).await
+    }
+
+    /// Begins a suspect as soon as no other suspect runs in this process; `Begun::Suspect` if that takes too long.
+    async fn begin_alone(&self, id: &str) -> Begun {
+        let asked = Instant::now();
+        loop {
+            let begun = self.begin(id, Company::Alone).await;
+            if begun != Begun::Suspect || asked.elapsed() >= SUSPECT_WAIT {
+                return begun;
+            }
+            tokio::time::sleep(SUSPECT_LOOK).await;
+        }
     }
 
     fn open(
@@ -136,6 +171,7 @@ impl Handling {
         let settled = until_answered("settle", settle).await;
         let (word, reason) = match &outcome {
             Outcome::Done => ("done", ""),
+            Outcome::Unstarted { .. } => ("unstarted", ""),
             Outcome::Retry { reason, .. } => ("retry", reason.as_str()),
             Outcome::Later { reason, .. } | Outcome::LaterAt { reason, .. } => ("later", reason.as_str()),
             Outcome::Never { reason } => ("never", reason.as_str()),

@@ -9,7 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use domain::queue::{JobSender, JobState, Queue, QueuePrefix, QueueRedis, Retention};
+use domain::queue::{
+    Begun, Company, Deliveries, JobState, Outcome, Queue, QueuePrefix, QueueRedis, Retention, Settled, stats_of,
+};
 use tokio_util::sync::CancellationToken;
 use workers::supervisor::{run_queue, tend_queues};
 
@@ -203,10 +205,65 @@ async fn a_job_that_was_done_while_redis_was_away_is_settled_or_run_again() {
     let report = working.stop().await;
     assert_eq!((report.restarts, runs.load(Ordering::SeqCst)), (0, 1), "a slow answer ends no worker");
     world.server.as_mut().unwrap().stop();
-    let early = JobSender::new(
-        QueueRedis::with_response_limit(&world.url, QueuePrefix::default(), Duration::from_millis(300)).unwrap(),
-    );
     let asked = Instant::now();
-    assert!(early.enqueue(&[job(queue, "x", "slow")]).await.is_err());
-    assert!(asked.elapsed() < Duration::from_secs(3), "a request handler is not kept waiting: {:?}", asked.elapsed());
+    assert!(world.sender.enqueue(&[job(queue, "x", "slow")]).await.is_err());
+    assert!(stats_of(&world.redis, queue).await.is_err());
+    assert!(asked.elapsed() < Duration::from_secs(6), "request handlers are not kept waiting: {:?}", asked.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_start_whose_answer_was_lost_is_one_start() {
+    let world = World::new();
+    let queue = Queue::Payments;
+    world.enqueue(&jobs(queue, 1, "work")).await;
+    let fetch = |worker: &str| {
+        world.cli(&["SADD", &world.key(queue, &format!("inflight:{worker}")), "j-0"]);
+        Deliveries::new(world.redis.clone(), queue, Arc::from("process"), Arc::from(worker))
+    };
+    let first = fetch("first");
+    let began = Begun::Run { attempt: 1, starts: 1 };
+    assert_eq!(first.begin("j-0", Company::Together, 3, 5).await.unwrap(), began);
+    assert_eq!(first.begin("j-0", Company::Together, 3, 5).await.unwrap(), began, "the same call again");
+    let stranger = Deliveries::new(world.redis.clone(), queue, Arc::from("other"), Arc::from("other"));
+    assert_eq!(stranger.begin("j-0", Company::Together, 3, 5).await.unwrap(), Begun::Lost);
+    assert_eq!(stranger.settle("j-0", &Outcome::Done, 3).await.unwrap(), Settled::Lost);
+    assert_eq!(first.settle("j-0", &Outcome::Done, 3).await.unwrap(), Settled::Done);
+    assert_eq!(first.settle("j-0", &Outcome::Done, 3).await.unwrap(), Settled::Lost, "the same call again");
+    let view = world.job(queue, "j-0").await;
+    assert_eq!((view.attempts, view.starts, world.stats(queue).await.totals.done), (1, 1, 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_runs_beside_a_suspect_of_another_queue_is_not_blamed_for_its_crashes() {
+    let world = World::new();
+    let (bombs, longs) = (Queue::Payments, Queue::WarmUp);
+    world.enqueue(&jobs(bombs, 1, "bomb")).await;
+    world.enqueue(&jobs(longs, 1, "long")).await;
+    // Each round is a process which dies without a word.
+    let in_round = |round: u32, queue: Queue| {
+        let worker = format!("worker-{round}");
+        world.cli(&["SADD", &world.key(queue, &format!("inflight:{worker}")), "j-0"]);
+        Deliveries::new(world.redis.clone(), queue, Arc::from(format!("process-{round}")), Arc::from(worker))
+    };
+    let began = |n| Begun::Run { attempt: n, starts: n };
+    let (bomb, long) = (in_round(1, bombs), in_round(1, longs));
+    assert_eq!(bomb.begin("j-0", Company::Together, 25, 5).await.unwrap(), began(1));
+    assert_eq!(long.begin("j-0", Company::Together, 25, 5).await.unwrap(), began(1));
+    for round in 2..=5 {
+        let (bomb, long) = (in_round(round, bombs), in_round(round, longs));
+        assert_eq!(bomb.begin("j-0", Company::Together, 25, 5).await.unwrap(), Begun::Suspect);
+        assert_eq!(bomb.begin("j-0", Company::Alone, 25, 5).await.unwrap(), began(round));
+        assert_eq!(long.begin("j-0", Company::Alone, 25, 5).await.unwrap(), Begun::Suspect, "one suspect at a time");
+    }
+    // A job that is no suspect runs beside the bomb for the first time, and dies with it.
+    world.enqueue(&jobs(Queue::Events, 1, "bystander")).await;
+    assert_eq!(in_round(5, Queue::Events).begin("j-0", Company::Together, 25, 5).await.unwrap(), began(1));
+
+    let verdict = in_round(6, bombs).begin("j-0", Company::Together, 25, 5).await.unwrap();
+    assert_eq!(verdict, Begun::Crashed { starts: 5 });
+    let long = in_round(6, longs);
+    assert_eq!(long.begin("j-0", Company::Alone, 25, 5).await.unwrap(), began(2));
+    assert_eq!(long.settle("j-0", &Outcome::Done, 25).await.unwrap(), Settled::Done);
+    let bystander = in_round(6, Queue::Events).begin("j-0", Company::Together, 25, 5).await.unwrap();
+    assert_eq!(bystander, Begun::Run { attempt: 1, starts: 2 }, "neither suspected nor counted");
 }

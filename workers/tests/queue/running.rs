@@ -33,12 +33,12 @@ async fn a_job_is_enqueued_once_by_its_id_even_after_it_is_done() {
 async fn a_recurring_job_runs_again_once_it_is_done_and_not_before() {
     let world = World::new();
     let recurring = job(Queue::Expiries, "expire-1", "count").again_after_done();
-    assert_eq!(world.enqueue(&[recurring.clone()]).await.added, 1);
-    assert_eq!(world.enqueue(&[recurring.clone()]).await.known, 1, "it waits");
+    assert_eq!(world.enqueue(std::slice::from_ref(&recurring)).await.added, 1);
+    assert_eq!(world.enqueue(std::slice::from_ref(&recurring)).await.known, 1, "it waits");
     let (count, handler) = counting("count");
     let working = world.work(Queue::Expiries, hasty(), vec![handler]);
     world.until_state(Queue::Expiries, "expire-1", JobState::Done).await;
-    assert_eq!(world.enqueue(&[recurring.clone()]).await.added, 1, "it is done");
+    assert_eq!(world.enqueue(std::slice::from_ref(&recurring)).await.added, 1, "it is done");
     world.until_done(Queue::Expiries, 2).await;
     working.stop().await;
     assert_eq!(count.load(Ordering::SeqCst), 2);

@@ -164,6 +164,11 @@ impl World {
 impl Drop for World {
     fn drop(&mut self) {
         self.tending.cancel();
+        if self.server.is_none() {
+            let script = "local at = '0' repeat local page = redis.call('SCAN', at, 'MATCH', ARGV[1], 'COUNT', 1000) \
+                          at = page[1] for _, key in ipairs(page[2]) do redis.call('UNLINK', key) end until at == '0'";
+            self.cli(&["EVAL", script, "0", &format!("{}*", self.redis.prefix())]);
+        }
     }
 }
 

@@ -83,7 +83,8 @@ impl Pg {
             .fetch_optional(self.pool())
             .await?;
         row.map(|row| {
-            let scope = KeyScope::from_word(&row.scope).ok_or_else(|| PgError::unreadable("api_keys", "scope", row.id))?;
+            let scope =
+                KeyScope::from_word(&row.scope).ok_or_else(|| PgError::unreadable("api_keys", "scope", row.id))?;
             Ok((ApiKeyId(row.id), scope))
         })
         .transpose()

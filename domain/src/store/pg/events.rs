@@ -102,13 +102,10 @@ impl Pg {
         id: EventId,
         revision: Option<i32>,
     ) -> Result<Option<(crate::time::Instant, bool)>, PgError> {
-        let row = sqlx::query!(
-            r#"SELECT hf_now($2) AS "now!", revision FROM events WHERE id = $1"#,
-            id.0,
-            self.offset_ms()
-        )
-        .fetch_optional(self.pool())
-        .await?;
+        let row =
+            sqlx::query!(r#"SELECT hf_now($2) AS "now!", revision FROM events WHERE id = $1"#, id.0, self.offset_ms())
+                .fetch_optional(self.pool())
+                .await?;
         Ok(row.map(|row| (row.now, Some(row.revision) == revision)))
     }
 
@@ -117,13 +114,10 @@ impl Pg {
     /// # Errors
     /// [`PgError`].
     pub async fn list_events(&self, after: Option<EventId>, most: i64) -> Result<Vec<Event>, PgError> {
-        let rows = select_events!(
-            "WHERE $1::uuid IS NULL OR e.id > $1 ORDER BY e.id LIMIT $2",
-            after.map(|id| id.0),
-            most
-        )
-        .fetch_all(self.pool())
-        .await?;
+        let rows =
+            select_events!("WHERE $1::uuid IS NULL OR e.id > $1 ORDER BY e.id LIMIT $2", after.map(|id| id.0), most)
+                .fetch_all(self.pool())
+                .await?;
         rows.into_iter().map(Event::try_from).collect()
     }
 

@@ -42,10 +42,9 @@ impl Pg {
     /// # Errors
     /// [`PgError`].
     pub async fn read_ledger(&self, key: &str) -> Result<Option<LedgerEntry>, PgError> {
-        let row =
-            sqlx::query!("SELECT token, amount, currency, status FROM fake_provider_ledger WHERE key = $1", key)
-                .fetch_optional(self.pool())
-                .await?;
+        let row = sqlx::query!("SELECT token, amount, currency, status FROM fake_provider_ledger WHERE key = $1", key)
+            .fetch_optional(self.pool())
+            .await?;
         row.map(|row| {
             let currency = row.currency.parse();
             let currency = currency.map_err(|_| PgError::unreadable("fake_provider_ledger", "currency", key))?;

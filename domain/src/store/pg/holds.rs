@@ -137,8 +137,10 @@ impl Batch<'_> {
         if limited.is_empty() {
             return Ok(());
         }
-        let mut locks: Vec<String> =
-            limited.iter().map(|&i| format!("buyer/{}/{}", self.holds[i].event, self.holds[i].buyer.as_str())).collect();
+        let mut locks: Vec<String> = limited
+            .iter()
+            .map(|&i| format!("buyer/{}/{}", self.holds[i].event, self.holds[i].buyer.as_str()))
+            .collect();
         locks.sort_unstable();
         sqlx::query!(
             "SELECT pg_advisory_xact_lock(hashtextextended(name, 0)) AS locked FROM unnest($1::text[]) AS name",
@@ -229,11 +231,8 @@ impl Batch<'_> {
         for row in rows {
             let entry = placed.entry(ReservationId(row.reservation_id)).or_default();
             entry.seats.insert(SeatId(row.seat_id));
-            entry.times = Some(HeldTimes {
-                created_at: row.now,
-                expires_at: row.expires_at,
-                extends_until: row.extends_until,
-            });
+            entry.times =
+                Some(HeldTimes { created_at: row.now, expires_at: row.expires_at, extends_until: row.extends_until });
         }
         Ok(())
     }
@@ -368,7 +367,8 @@ impl Batch<'_> {
             })
             .collect();
         let kept = keep_answers(tx, &answers).await?;
-        let lost: Vec<usize> = bodies.iter().zip(kept).filter(|(_, kept)| !kept).map(|((index, ..), _)| *index).collect();
+        let lost: Vec<usize> =
+            bodies.iter().zip(kept).filter(|(_, kept)| !kept).map(|((index, ..), _)| *index).collect();
         if lost.is_empty() {
             return Ok(());
         }

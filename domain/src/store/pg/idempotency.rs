@@ -124,8 +124,7 @@ pub(crate) async fn keep_answers(tx: &mut Tx, answers: &[NewAnswer<'_>]) -> Resu
     )
     .fetch_all(&mut **tx)
     .await?;
-    let is_kept = |answer: &NewAnswer<'_>| {
-        kept.iter().any(|row| row.caller == answer.key.caller && row.key == answer.key.key)
-    };
+    let is_kept =
+        |answer: &NewAnswer<'_>| kept.iter().any(|row| row.caller == answer.key.caller && row.key == answer.key.key);
     Ok(answers.iter().map(is_kept).collect())
 }

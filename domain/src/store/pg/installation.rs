@@ -15,7 +15,8 @@ impl Pg {
         )
         .execute(self.pool())
         .await?;
-        let kept = sqlx::query_scalar!("SELECT value FROM installation WHERE name = $1", name).fetch_one(self.pool()).await?;
+        let kept =
+            sqlx::query_scalar!("SELECT value FROM installation WHERE name = $1", name).fetch_one(self.pool()).await?;
         Ok(kept)
     }
 }

@@ -68,7 +68,8 @@ impl OutboxRow {
             JobKind::WarmUp => "warm-up",
         };
         // A row that is open again wants its job again, though a former one of that id is done.
-        NewJob::new(self.queue, JobId::new(prefix, self.id.0), self.kind.name(), self.payload.clone()).again_after_done()
+        NewJob::new(self.queue, JobId::new(prefix, self.id.0), self.kind.name(), self.payload.clone())
+            .again_after_done()
     }
 }
 

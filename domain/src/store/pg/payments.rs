@@ -86,9 +86,8 @@ pub(crate) async fn find_standing_payment(
 
 /// Locks a payment. Its reservation is locked before it, always.
 pub(crate) async fn lock_payment(tx: &mut Tx, event: EventId, id: PaymentId) -> Result<Option<Payment>, PgError> {
-    let row = select_payments!("WHERE event_id = $1 AND id = $2 FOR UPDATE", event.0, id.0)
-        .fetch_optional(&mut **tx)
-        .await?;
+    let row =
+        select_payments!("WHERE event_id = $1 AND id = $2 FOR UPDATE", event.0, id.0).fetch_optional(&mut **tx).await?;
     row.map(Payment::try_from).transpose()
 }
 

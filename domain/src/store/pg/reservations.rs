@@ -82,7 +82,9 @@ impl TryFrom<HeadRow> for ReservationHead {
                 let reason = row.cancel_reason.as_deref().and_then(CancelReason::from_word);
                 ReservationState::Cancelled { at, reason: reason.ok_or_else(|| unreadable("cancel_reason"))? }
             }
-            (ReservationStatus::Confirmed | ReservationStatus::Cancelled, None, _) => return Err(unreadable("ended_at")),
+            (ReservationStatus::Confirmed | ReservationStatus::Cancelled, None, _) => {
+                return Err(unreadable("ended_at"));
+            }
         };
         Ok(Self {
             id: ReservationId(row.id),
@@ -152,7 +154,8 @@ impl Pg {
     /// [`PgError`].
     pub async fn find_reservations(&self, ids: &[ReservationId]) -> Result<Vec<Reservation>, PgError> {
         let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
-        let rows = select_heads!("WHERE id = ANY ($2) ORDER BY id", self.offset_ms(), &ids).fetch_all(self.pool()).await?;
+        let rows =
+            select_heads!("WHERE id = ANY ($2) ORDER BY id", self.offset_ms(), &ids).fetch_all(self.pool()).await?;
         let heads = rows.into_iter().map(ReservationHead::try_from).collect::<Result<Vec<_>, _>>()?;
         self.fill_reservations(heads).await
     }
@@ -228,9 +231,8 @@ impl Pg {
         .await?;
         let mut seats: HashMap<ReservationId, Vec<ReservedSeat>> = HashMap::new();
         for row in rows {
-            let label = |text: &str, column| {
-                Label::parse(text).map_err(|_| PgError::unreadable("seats", column, row.seat_id))
-            };
+            let label =
+                |text: &str, column| Label::parse(text).map_err(|_| PgError::unreadable("seats", column, row.seat_id));
             seats.entry(ReservationId(row.reservation_id)).or_default().push(ReservedSeat {
                 id: SeatId(row.seat_id),
                 block: label(&row.block, "block")?,
@@ -244,7 +246,11 @@ impl Pg {
         Ok(seats)
     }
 
-    async fn payments_of(&self, events: &[Uuid], ids: &[Uuid]) -> Result<HashMap<ReservationId, Vec<Payment>>, PgError> {
+    async fn payments_of(
+        &self,
+        events: &[Uuid],
+        ids: &[Uuid],
+    ) -> Result<HashMap<ReservationId, Vec<Payment>>, PgError> {
         let rows = sqlx::query!(
             r#"SELECT p.event_id, p.id, p.reservation_id, p.provider, p.token, p.status, p.amount, p.currency, p.failure,
                       p.deadline, p.created_at
@@ -266,7 +272,10 @@ impl Pg {
                 provider: Provider::from_word(&row.provider).ok_or_else(|| unreadable("provider"))?,
                 token: row.token,
                 status: PaymentStatus::from_word(&row.status).ok_or_else(|| unreadable("status"))?,
-                amount: Money { amount: row.amount, currency: row.currency.parse().map_err(|_| unreadable("currency"))? },
+                amount: Money {
+                    amount: row.amount,
+                    currency: row.currency.parse().map_err(|_| unreadable("currency"))?,
+                },
                 failure: row.failure,
                 deadline: row.deadline,
                 created_at: row.created_at,

@@ -52,8 +52,7 @@ macro_rules! venue {
     ($row:expr) => {
         Venue {
             id: VenueId($row.id),
-            zone: VenueZone::parse(&$row.time_zone)
-                .map_err(|_| PgError::unreadable("venues", "time_zone", $row.id))?,
+            zone: VenueZone::parse(&$row.time_zone).map_err(|_| PgError::unreadable("venues", "time_zone", $row.id))?,
             name: $row.name,
             version: $row.version,
             content_hash: $row.content_hash,
@@ -131,9 +130,10 @@ impl Pg {
         if known.content_hash == hash {
             return Ok(StoredMap::Unchanged(known));
         }
-        let used = sqlx::query_scalar!(r#"SELECT EXISTS (SELECT FROM events WHERE venue_id = $1) AS "used!""#, known.id.0)
-            .fetch_one(&mut *tx)
-            .await?;
+        let used =
+            sqlx::query_scalar!(r#"SELECT EXISTS (SELECT FROM events WHERE venue_id = $1) AS "used!""#, known.id.0)
+                .fetch_one(&mut *tx)
+                .await?;
         if used {
             return Ok(StoredMap::InUse(known));
         }
@@ -151,9 +151,10 @@ impl Pg {
     /// # Errors
     /// [`PgError`].
     pub async fn load_seat_map(&self, venue: VenueId) -> Result<SeatMap, PgError> {
-        let rows = sqlx::query!("SELECT id, block, names, tier FROM blocks WHERE venue_id = $1 ORDER BY ordinal", venue.0)
-            .fetch_all(self.pool())
-            .await?;
+        let rows =
+            sqlx::query!("SELECT id, block, names, tier FROM blocks WHERE venue_id = $1 ORDER BY ordinal", venue.0)
+                .fetch_all(self.pool())
+                .await?;
         let mut blocks = Vec::with_capacity(rows.len());
         let mut seats: Vec<Seat> = Vec::new();
         let mut texts = Texts::default();
@@ -171,7 +172,9 @@ impl Pg {
                 seats.push(Seat {
                     id: SeatId(seat.id),
                     block: u32::try_from(index).unwrap_or(u32::MAX),
-                    row: texts.label(&seat.row_label).ok_or_else(|| PgError::unreadable("seats", "row_label", seat.id))?,
+                    row: texts
+                        .label(&seat.row_label)
+                        .ok_or_else(|| PgError::unreadable("seats", "row_label", seat.id))?,
                     column: texts
                         .label(&seat.column_label)
                         .ok_or_else(|| PgError::unreadable("seats", "column_label", seat.id))?,
@@ -206,9 +209,10 @@ impl Pg {
             .into_iter()
             .map(|row| crate::venue::MapCategory { category: row.category, color: row.color })
             .collect();
-        let rows = sqlx::query!("SELECT id, block, names, tier FROM blocks WHERE venue_id = $1 ORDER BY ordinal", venue.0)
-            .fetch_all(self.pool())
-            .await?;
+        let rows =
+            sqlx::query!("SELECT id, block, names, tier FROM blocks WHERE venue_id = $1 ORDER BY ordinal", venue.0)
+                .fetch_all(self.pool())
+                .await?;
         let mut blocks = Vec::with_capacity(rows.len());
         for row in rows {
             let seats = sqlx::query!(
@@ -220,7 +224,8 @@ impl Pg {
             .await?;
             let seats = seats.into_iter().map(|seat| {
                 Ok(crate::venue::MapSeat {
-                    row: Label::parse(&seat.row_label).map_err(|_| PgError::unreadable("seats", "row_label", seat.id))?,
+                    row: Label::parse(&seat.row_label)
+                        .map_err(|_| PgError::unreadable("seats", "row_label", seat.id))?,
                     column: Label::parse(&seat.column_label)
                         .map_err(|_| PgError::unreadable("seats", "column_label", seat.id))?,
                     label: seat.label,

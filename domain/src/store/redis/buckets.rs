@@ -279,7 +279,12 @@ impl Redis {
     ///
     /// # Errors
     /// [`RedisUnavailable`]; no part of a list is ever in place.
-    pub async fn create_seat_list(&self, block: &BlockKey, seats: &[String], nonce: &str) -> Result<(), RedisUnavailable> {
+    pub async fn create_seat_list(
+        &self,
+        block: &BlockKey,
+        seats: &[String],
+        nonce: &str,
+    ) -> Result<(), RedisUnavailable> {
         let (list, draft) = (self.keys().seat_list(block), self.keys().seat_list_draft(block, nonce));
         self.call(async |redis| {
             let exists: bool = cmd("EXISTS").arg(&list).query_async(redis).await?;

@@ -37,7 +37,7 @@ pub struct Sweep {
     /// Reservations that came due since the last look: their keys want touching.
     pub due: Vec<ReservationId>,
     /// Reservations claimed for this caller.
-    pub claimed: Vec<ReservationId>,
+    pub claimed: Vec<ClaimedDeadline>,
 }
 
 /// The spans of one sweep.
@@ -120,7 +120,7 @@ impl Redis {
             now_ms: now.parse().unwrap_or_default(),
             epoch: (!epoch.is_empty()).then_some(epoch),
             due: due.iter().filter_map(|id| id.parse().ok()).collect(),
-            claimed: claimed.iter().filter_map(|id| id.parse().ok()).collect(),
+            claimed: claimed_deadlines(&claimed),
         })
     }
 
@@ -155,12 +155,7 @@ impl Redis {
         }
         let answer: Vec<String> = self.call(async |redis| call.invoke_async(redis).await).await?;
         let (now, claimed) = answer.split_first().map_or(("0", &[][..]), |(now, rest)| (now.as_str(), rest));
-        let claimed = claimed.chunks_exact(2).filter_map(|pair| {
-            #[expect(clippy::cast_possible_truncation, reason = "a score is whole milliseconds, far below 2^53")]
-            let deadline = pair[1].parse::<f64>().ok()? as i64;
-            Some((pair[0].parse().ok()?, deadline))
-        });
-        Ok((now.parse().unwrap_or_default(), claimed.collect()))
+        Ok((now.parse().unwrap_or_default(), claimed_deadlines(claimed)))
     }
 
     /// How many reservations are in the index, and how many of them were due more than `late_ms` ago.
@@ -174,4 +169,14 @@ impl Redis {
         read.cmd("ZCARD").arg(&index).cmd("ZCOUNT").arg(&index).arg("-inf").arg(now - late_ms);
         self.call(async |redis| read.query_async(redis).await).await
     }
+}
+
+/// Ids and scores in turn, as the scripts return them.
+fn claimed_deadlines(pairs: &[String]) -> Vec<ClaimedDeadline> {
+    let deadline = |pair: &[String]| {
+        #[expect(clippy::cast_possible_truncation, reason = "a score is whole milliseconds, far below 2^53")]
+        let deadline = pair[1].parse::<f64>().ok()? as i64;
+        Some((pair[0].parse().ok()?, deadline))
+    };
+    pairs.chunks_exact(2).filter_map(deadline).collect()
 }

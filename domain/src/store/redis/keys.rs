@@ -194,7 +194,8 @@ impl KeyScheme {
 
 fn escape(label: &str, key: &mut String) {
     for character in label.chars() {
-        let ambiguous = matches!(character, ':' | '%' | '{' | '}') || character.is_whitespace() || character.is_control();
+        let ambiguous =
+            matches!(character, ':' | '%' | '{' | '}') || character.is_whitespace() || character.is_control();
         if ambiguous {
             let mut bytes = [0; 4];
             for byte in character.encode_utf8(&mut bytes).bytes() {
@@ -255,10 +256,14 @@ mod tests {
     #[test]
     fn foreign_keys_are_not_ours() {
         let keys = KeyScheme::new("qa:", false).unwrap();
-        for foreign in ["seat:20250410:101:1:1", "qa:seat", "qa:seat:1:2:3", "qa:hold:%%%", "qa:seat:20250410:10%31:1:1"] {
+        for foreign in
+            ["seat:20250410:101:1:1", "qa:seat", "qa:seat:1:2:3", "qa:hold:%%%", "qa:seat:20250410:10%31:1:1"]
+        {
             assert_eq!(keys.parse_seat(foreign), None, "{foreign}");
         }
-        for foreign in [&b"expired:reservation:1"[..], b"qa:expired:reservation:1", b"qa:expired:reservation:", &[0xff; 9]] {
+        for foreign in
+            [&b"expired:reservation:1"[..], b"qa:expired:reservation:1", b"qa:expired:reservation:", &[0xff; 9]]
+        {
             assert_eq!(keys.parse_expired(foreign), None);
         }
     }
@@ -271,7 +276,9 @@ mod tests {
     }
 
     fn any_label() -> impl Strategy<Value = Label> {
-        let odd = proptest::sample::select(vec![":", "%", "{", "}", " ", "%3A", "가", "😀", "a:b", "\u{a0}", "é", "e\u{301}"]);
+        let odd = proptest::sample::select(vec![
+            ":", "%", "{", "}", " ", "%3A", "가", "😀", "a:b", "\u{a0}", "é", "e\u{301}",
+        ]);
         prop_oneof![any::<String>(), proptest::collection::vec(odd, 1..6).prop_map(|parts| parts.concat())]
             .prop_filter_map("not a label", |text| Label::parse(&text).ok())
     }

@@ -2,14 +2,16 @@
 -- Atomic so that two sweeps cannot both claim one deadline.
 -- KEYS    1: the deadline index; 2: the warm-up epoch
 -- ARGV    1: clock offset, ms; 2: touch deadlines after this, ms; 3: grace, ms; 4: lease, ms; 5: the most of each
--- Returns {now_ms, epoch or '', {ids that just came due}, {ids claimed}}: a claimed id's score moves one lease on
+-- Returns {now_ms, epoch or '', {ids that just came due}, {id claimed, its deadline, ...}}: a claimed id's score moves
+-- one lease on
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000) + tonumber(ARGV[1])
 local text = string.format('%.0f', now)
 local due = redis.call('ZRANGEBYSCORE', KEYS[1], '(' .. ARGV[2], text, 'LIMIT', 0, ARGV[5])
-local overdue = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now - ARGV[3]), 'LIMIT', 0, ARGV[5])
+local overdue = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now - ARGV[3]), 'WITHSCORES',
+  'LIMIT', 0, ARGV[5])
 local leased_until = string.format('%.0f', now + ARGV[4])
-for i = 1, #overdue do
+for i = 1, #overdue, 2 do
   redis.call('ZADD', KEYS[1], leased_until, overdue[i])
 end
 return {text, redis.call('GET', KEYS[2]) or '', due, overdue}

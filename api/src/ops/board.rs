@@ -1,0 +1,55 @@
+//! The operations board: apalis-board's pages over our queues, read-only.
+//!
+//! Its pages are compiled for the root of an origin (`/` and `/api/v1`), so it can only be mounted at the root of the
+//! operators' listener; routes beside it win over its fallback.
+
+use apalis_board::axum::{
+    framework::{ApiBuilder, RegisterRoute},
+    ui::ServeUI,
+};
+use axum::{
+    Router,
+    extract::Request,
+    http::{Method, StatusCode, header},
+    middleware::{self, Next},
+    response::{IntoResponse, Response},
+};
+use domain::queue::{OpsView, Queue, QueueRedis};
+use serde_json::json;
+
+/// The board's pages at `/` (as the fallback) and its API at `/api/v1`. It has no authentication of its own: the caller
+/// wraps it. Requests other than GET and HEAD are refused with 405, so nobody enqueues through it.
+pub fn board_router(redis: &QueueRedis) -> Router {
+    let mut queues = ApiBuilder::new(Router::new());
+    for queue in Queue::ALL {
+        queues = RegisterRoute::<OpsView, serde_json::Value>::register(
+            queues,
+            queue.name(),
+            OpsView::new(redis.clone(), queue),
+        );
+    }
+    let api = queues.build();
+    Router::new().nest("/api/v1", api).fallback_service(ServeUI::new()).layer(middleware::from_fn(only_look))
+}
+
+/// Lets reads pass.
+async fn only_look(request: Request, next: Next) -> Response {
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        let body = json!({
+            "type": "/problems/method_not_allowed",
+            "title": "The board only looks",
+            "status": 405,
+            "code": "method_not_allowed",
+            "detail": "Jobs are enqueued by the transactions that need them, not through the board.",
+            "retryable": false,
+        });
+        let headers = [(header::CONTENT_TYPE, "application/problem+json"), (header::ALLOW, "GET, HEAD")];
+        return (StatusCode::METHOD_NOT_ALLOWED, headers, body.to_string()).into_response();
+    }
+    if request.uri().path() == "/api/v1/events" {
+        // The stream of log lines has no source here, and each of its clients would be remembered for ever. A browser
+        // takes this answer as the end of the stream and does not come back.
+        return StatusCode::NO_CONTENT.into_response();
+    }
+    next.run(request).await
+}

@@ -1,0 +1,40 @@
+//! What bridge and sweep both do with deadlines that they have claimed: one path for both.
+
+use domain::flow::Stores;
+use domain::flow::expire_reservations::RESERVATIONS_PER_JOB_MAX;
+use domain::queue::{JobId, NewJob, Queue, QueueError};
+use domain::runtime::clock::new_uuid;
+use domain::store::pg::outbox::JobKind;
+use domain::store::redis::deadlines::ClaimedDeadline;
+use serde_json::json;
+
+/// Queues the expiry of claimed reservations. Where this fails, the lease on them runs out and the sweep comes again.
+///
+/// # Errors
+/// The queues' Redis failed.
+pub async fn queue_expiries(stores: &Stores, claimed: &[ClaimedDeadline], by: &'static str) -> Result<(), QueueError> {
+    if claimed.is_empty() {
+        return Ok(());
+    }
+    metrics::counter!("holdfast_deadlines_claimed_total", "by" => by).increment(claimed.len() as u64);
+    let job = |due: &[ClaimedDeadline]| {
+        let id = JobId::new("expire", new_uuid());
+        NewJob::new(Queue::Expiries, id, JobKind::ExpireReservations.name(), json!({ "due": due }))
+    };
+    let jobs: Vec<NewJob> = claimed.chunks(RESERVATIONS_PER_JOB_MAX).map(job).collect();
+    stores.jobs.enqueue(&jobs).await?;
+    Ok(())
+}
+
+/// Asks for a warm-up. Requests with the same `why` are one job while Redis remembers it.
+///
+/// # Errors
+/// The queues' Redis failed.
+pub async fn request_warm_up(stores: &Stores, why: &str) -> Result<(), QueueError> {
+    let text: String = why.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').take(80).collect();
+    let Ok(id) = JobId::parse(&format!("warm-up-{text}")) else { return Ok(()) };
+    tracing::info!(why, "asking for a warm-up");
+    let job = NewJob::new(Queue::WarmUp, id, JobKind::WarmUp.name(), json!({ "why": why })).again_after_done();
+    stores.jobs.enqueue(&[job]).await?;
+    Ok(())
+}

@@ -1,0 +1,3 @@
+//! The payment providers behind [`domain::gateway::PaymentGateway`], one file each.
+
+pub mod fake;

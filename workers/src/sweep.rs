@@ -1,0 +1,89 @@
+//! The sweep: looks at the deadline index every few milliseconds, in Redis alone (I7). Touches the keys that just came
+//! due, so that Redis expires them at once and the bridge hears of it; claims what no bridge has claimed; and notices
+//! that Redis has been lost or replaced.
+
+use std::time::Duration;
+
+use domain::flow::Stores;
+use domain::store::redis::RedisUnavailable;
+use domain::store::redis::deadlines::SweepSpans;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+
+use crate::expiry_jobs::{queue_expiries, request_warm_up};
+
+const TICK: Duration = Duration::from_millis(10);
+/// How long the sweep leaves Redis alone after a failure.
+const AFTER_FAILURE: Duration = Duration::from_millis(250);
+/// Deadlines touched, and claimed, in one look.
+const MOST: usize = 1_000;
+/// How often the server is asked who it is, and a missing epoch complained of.
+const LOOK_AT_SERVER: Duration = Duration::from_secs(1);
+
+/// Runs the sweep until `shutdown`.
+pub async fn run_sweep(stores: Stores, shutdown: CancellationToken) {
+    let mut sweep = Sweep { stores, since_ms: 0, run: None, looked: None };
+    let mut ticks = interval(TICK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            _ = ticks.tick() => {}
+        }
+        if let Err(error) = sweep.look().await {
+            tracing::debug!(error = &error as &dyn std::error::Error, "the sweep cannot reach Redis");
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = tokio::time::sleep(AFTER_FAILURE) => {}
+            }
+        }
+    }
+}
+
+struct Sweep {
+    stores: Stores,
+    since_ms: i64,
+    /// The server's run when it was last looked at.
+    run: Option<String>,
+    looked: Option<Instant>,
+}
+
+impl Sweep {
+    async fn look(&mut self) -> Result<(), RedisUnavailable> {
+        let timing = self.stores.timing;
+        let spans = SweepSpans {
+            since_ms: self.since_ms,
+            grace_ms: timing.sweep_grace_ms,
+            lease_ms: timing.lease_ms,
+            most: MOST,
+        };
+        let seen = self.stores.redis.sweep(spans).await?;
+        self.stores.redis.touch_expired(&seen.due).await?;
+        self.since_ms = seen.now_ms;
+        if let Err(error) = queue_expiries(&self.stores, &seen.claimed, "sweep").await {
+            tracing::warn!(error = &error as &dyn std::error::Error, "expiries wait for their lease to run out");
+        }
+        if self.looked.is_none_or(|looked| looked.elapsed() >= LOOK_AT_SERVER) {
+            self.look_at_server(seen.epoch.is_none()).await?;
+            self.looked = Some(Instant::now());
+        }
+        Ok(())
+    }
+
+    async fn look_at_server(&mut self, is_lost: bool) -> Result<(), RedisUnavailable> {
+        let run = self.stores.redis.server_run().await?;
+        let is_other = self.run.is_some() && run != self.run;
+        let asked = if is_lost {
+            request_warm_up(&self.stores, "lost").await
+        } else if is_other {
+            request_warm_up(&self.stores, &format!("run-{}", run.as_deref().unwrap_or_default())).await
+        } else {
+            Ok(())
+        };
+        match asked {
+            Ok(()) => self.run = run,
+            Err(error) => tracing::warn!(error = &error as &dyn std::error::Error, "the warm-up is asked for again soon"),
+        }
+        Ok(())
+    }
+}
