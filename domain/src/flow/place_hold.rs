@@ -262,7 +262,7 @@ async fn refuse(stores: &Stores, plan: &Arc<Plan>, outcome: HoldOutcome) -> Resu
                 let index = plan.seats.iter().position(|planned| planned.id == seat)?;
                 Some(SeatConflict { index, seat, status })
             });
-            Err(PlaceHoldError::Unavailable(conflicts.collect()))
+            Err(refused(conflicts.collect()))
         }
         HoldOutcome::Stale => {
             let now = stores.pg.now().await?;
@@ -353,7 +353,7 @@ async fn take_gates(stores: &Stores, plan: &Plan) -> Result<Option<i64>, PlaceHo
                 };
                 conflicts.extend(refused.into_iter().filter_map(conflict));
             }
-            Err(_away) => return if conflicts.is_empty() { Ok(None) } else { Err(refused_by_gate(conflicts)) },
+            Err(_away) => return if conflicts.is_empty() { Ok(None) } else { Err(refused(conflicts)) },
         }
     }
     if conflicts.is_empty() {
@@ -362,10 +362,10 @@ async fn take_gates(stores: &Stores, plan: &Plan) -> Result<Option<i64>, PlaceHo
     if now.is_some() {
         release_gate(stores, plan).await;
     }
-    Err(refused_by_gate(conflicts))
+    Err(refused(conflicts))
 }
 
-fn refused_by_gate(mut conflicts: Vec<SeatConflict>) -> PlaceHoldError {
+fn refused(mut conflicts: Vec<SeatConflict>) -> PlaceHoldError {
     conflicts.sort_unstable_by_key(|conflict| conflict.index);
     PlaceHoldError::Unavailable(conflicts)
 }
