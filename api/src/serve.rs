@@ -16,9 +16,9 @@ use crate::auth::{ApiKeyCache, ApiKeySource, BuyerTokens, Identity, KnownKey, Lo
 use crate::edge::{Edge, cors};
 use crate::listener::serve_connections;
 use crate::ops::{self, Draining};
-use crate::rate::{RateLimits, RateSettings, TrustedProxies};
+use crate::rate::RateLimits;
 use crate::routes;
-use crate::settings::{ApiSettings, OpsSettings, ServeError};
+use crate::settings::{ApiSettings, ServeError};
 
 /// The name in the installation's table of the secret that signs anonymous buyers' tokens.
 const SECRET_NAME: &str = "anonymous_buyer_secret";
@@ -50,25 +50,6 @@ pub async fn serve(settings: ApiSettings, stores: Stores, shutdown: Cancellation
     }
     ops.stop().await;
     tracing::info!(connections_cut = cut, "stopped");
-    Ok(())
-}
-
-/// Serves a worker's operators' listener until `shutdown`: health, metrics and the board of that process.
-///
-/// # Errors
-/// [`ServeError`] where it cannot start.
-pub async fn serve_worker_ops(addr: SocketAddr, stores: Stores, shutdown: CancellationToken) -> Result<(), ServeError> {
-    let identity = Arc::new(Identity {
-        keys: ApiKeyCache::new(key_source(&stores)),
-        tokens: BuyerTokens::new(None, None, 0)?,
-        rates: RateLimits::new(&RateSettings::unlimited()),
-        proxies: TrustedProxies::default(),
-    });
-    let settings = OpsSettings { addr, key: false, drain_ms: 0, stop_ms: 0 };
-    let ops = ops::start(settings, stores, identity).await?;
-    shutdown.cancelled().await;
-    ops.draining().begin();
-    ops.stop().await;
     Ok(())
 }
 

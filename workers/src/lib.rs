@@ -109,7 +109,8 @@ async fn forget_old_keys(stores: Stores, shutdown: CancellationToken) {
             () = shutdown.cancelled() => return,
             () = tokio::time::sleep(FORGET_EVERY) => {}
         }
-        while let Ok(KEYS_FORGOTTEN_MAX..) = stores.pg.forget_old_keys(KEYS_FORGOTTEN_MAX).await.map(u64::cast_signed) {}
+        while let Ok(KEYS_FORGOTTEN_MAX..) = stores.pg.forget_old_keys(KEYS_FORGOTTEN_MAX).await.map(u64::cast_signed) {
+        }
     }
 }
 

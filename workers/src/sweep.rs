@@ -82,7 +82,9 @@ impl Sweep {
         };
         match asked {
             Ok(()) => self.run = run,
-            Err(error) => tracing::warn!(error = &error as &dyn std::error::Error, "the warm-up is asked for again soon"),
+            Err(error) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "the warm-up is asked for again soon")
+            }
         }
         Ok(())
     }

@@ -169,11 +169,10 @@ impl MirroredEvent {
             return Ok(summary);
         }
         let (changes, offset_ms) = (self.changes.load(Ordering::Acquire), mirror.stores.redis.clock().offset_ms());
-        let counted: Vec<(u64, Counts, Option<Monotonic>)> = stream::iter(sheet.map.blocks())
-            .map(|block| self.count(mirror, sheet, block))
-            .buffered(BLOCKS_AT_ONCE)
-            .try_collect()
-            .await?;
+        // Gathered first: a closure that is kept across an await would keep this from being a handler's future.
+        let counts: Vec<_> = sheet.map.blocks().iter().map(|block| self.count(mirror, sheet, block)).collect();
+        let counted: Vec<(u64, Counts, Option<Monotonic>)> =
+            stream::iter(counts).buffered(BLOCKS_AT_ONCE).try_collect().await?;
         let until = counted.iter().filter_map(|(.., until)| *until).min();
         let summary = Arc::new(encode(sheet, &counted));
         let kept_until = Monotonic::now() + keep_for(began.elapsed(), KEPT_MAX);
