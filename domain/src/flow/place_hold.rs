@@ -133,6 +133,7 @@ struct PlanBlock {
 /// [`PlaceHoldError`].
 pub async fn place_hold(stores: &Stores, request: HoldRequest) -> Result<Answered<Reservation>, PlaceHoldError> {
     let HoldRequest { event, buyer, seats, idempotency } = request;
+    let begun = std::time::Instant::now();
     let asked = (event, &buyer, seats.as_slice());
     let answered = match &idempotency {
         None => match hold(stores, asked, None).await {
@@ -141,7 +142,9 @@ pub async fn place_hold(stores: &Stores, request: HoldRequest) -> Result<Answere
         },
         Some(repeat) => hold_once(stores, asked, repeat).await,
     };
-    metrics::counter!("holdfast_holds_total", "outcome" => outcome_name(&answered)).increment(1);
+    let outcome = outcome_name(&answered);
+    metrics::counter!("holdfast_holds_total", "outcome" => outcome).increment(1);
+    metrics::histogram!("holdfast_hold_duration_seconds", "outcome" => outcome).record(begun.elapsed());
     answered
 }
 
