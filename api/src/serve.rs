@@ -7,6 +7,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::middleware::from_fn_with_state;
 use domain::flow::Stores;
+use domain::flow::warm_up::repair_missed;
 use domain::runtime::clock::random_secret;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -33,7 +34,8 @@ pub async fn serve(settings: ApiSettings, stores: Stores, shutdown: Cancellation
     let fake = if settings.fake_provider { FakeProvider::Allowed } else { FakeProvider::Refused };
     let app = App::new(stores.clone(), Arc::clone(&identity), fake);
     let router = public_router(&settings, app.clone())?;
-    let ops = ops::start(settings.ops.clone(), stores, identity).await?;
+    let ops = ops::start(settings.ops.clone(), stores.clone(), identity).await?;
+    tokio::spawn(repair_missed(stores, shutdown.clone()));
     tracing::info!(addr = %settings.addr, ops_addr = %settings.ops.addr, "serving");
 
     let stop = CancellationToken::new();

@@ -68,6 +68,8 @@ async fn crash_at(nth: usize) -> Option<FaultPoint> {
     // The dead process's right to warm up ends by itself after some seconds; they are not waited for here.
     let _: i64 =
         redis::cmd("DEL").arg(test.key("holdfast:warm-up")).query_async(&mut test.redis().await).await.unwrap();
+    // A gate that nobody stands behind opens by itself.
+    test.advance(test.stores.timing.gate_ms);
     let heir = test.another_process();
     settle(&test, &heir, &provider).await;
     // What was held is over by now; what was paid stays, and a second repair changes nothing.

@@ -22,6 +22,7 @@ const RELEASES: &str = "SELECT count(*) FROM seat_log WHERE after = 'available'"
 async fn sweep(stores: &Stores) -> usize {
     let spans = SweepSpans { since_ms: 0, grace_ms: 0, lease_ms: 5_000, most: 1_000 };
     let claimed = stores.redis.sweep(spans).await.unwrap().claimed;
+    let claimed: Vec<ReservationId> = claimed.into_iter().map(|(id, _)| id).collect();
     expire_reservations(stores, &claimed).await.unwrap()
 }
 
@@ -122,7 +123,7 @@ async fn a_confirmed_reservation_never_expires() {
     sqlx::query("UPDATE reservations SET expires_at = created_at").execute(&test.sql).await.unwrap();
     // As if an old writer had put it back: the index is not believed.
     let mut redis = test.redis().await;
-    let index = test.key("holdfast:deadlines");
+    let index = test.deadlines_key();
     for _ in 0..20 {
         let _: i64 =
             redis::cmd("ZADD").arg(&index).arg(1).arg(held.id.to_string()).query_async(&mut redis).await.unwrap();

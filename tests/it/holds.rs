@@ -50,18 +50,6 @@ async fn postgres_alone_refuses_as_the_gate_does() {
     a_hold_that_meets_three_others(&test, &blind).await;
 }
 
-/// A gate that knows of one conflict only must not hide those that Postgres knows of.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_refusal_names_seats_that_only_postgres_knows_to_be_held() {
-    let test = TestStores::start().await;
-    let sale = Sale::open(&test.stores, SalePlan::of_rows(&[("B1", "A", 5), ("B2", "A", 5)])).await;
-    sale.hold(&test.a_process_without_redis(), "u1", &["B1/A-1", "B2/A-2"]).await.unwrap();
-    sale.hold(&test.stores, "u1", &["B2/A-1"]).await.unwrap();
-    let refusal = sale.hold(&test.stores, "u2", &["B1/A-1", "B2/A-1", "B2/A-2", "B2/A-3"]).await.unwrap_err();
-    let held = SeatStatus::Held;
-    assert_eq!(conflicts(refusal), [(0, held), (1, held), (2, held)]);
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refusal_by_postgres_heals_what_redis_showed() {
     let test = TestStores::start().await;
@@ -221,7 +209,6 @@ async fn an_event_that_is_not_open_sells_nothing() {
     assert!(matches!(refusal, PlaceHoldError::NotOnSale(None)), "preparing: {refusal:?}");
 }
 
-// A-I3 of design.md; the buyer's own release.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancelled_hold_frees_its_seats_at_once_and_only_for_its_buyer() {
     let test = TestStores::start().await;

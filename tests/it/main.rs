@@ -13,6 +13,7 @@ mod http;
 mod idempotency;
 mod layout;
 mod limits;
+mod mirror;
 mod names;
 mod payments;
 mod races;

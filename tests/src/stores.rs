@@ -101,6 +101,12 @@ impl TestStores {
         format!("{}{rest}", self.settings.redis_prefix)
     }
 
+    /// The deadline index's key: what belongs to the installation shares one slot of a cluster.
+    pub fn deadlines_key(&self) -> String {
+        let word = if self.settings.redis_cluster_tags { "{holdfast}" } else { "holdfast" };
+        self.key(&format!("{word}:deadlines"))
+    }
+
     /// Every key of this installation, sorted; the queues' too.
     pub async fn keys(&self) -> Vec<String> {
         keys_of(&self.settings).await

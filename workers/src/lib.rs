@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use domain::flow::Stores;
 use domain::flow::finalize_payment::Gateways;
+use domain::flow::warm_up::{repair_missed, request_warm_up};
 use domain::queue::{Queue, Retention, queue_stats, record_queue_gauges};
 use domain::runtime::clock::new_uuid;
 use tokio::task::JoinSet;
@@ -64,6 +65,7 @@ pub async fn run(stores: Stores, settings: WorkerSettings, shutdown: Cancellatio
     let mut helpers = JoinSet::new();
     helpers.spawn(bridge::run_bridge(stores.clone(), settings.configure_redis, shutdown.clone()));
     helpers.spawn(sweep::run_sweep(stores.clone(), shutdown.clone()));
+    helpers.spawn(repair_missed(stores.clone(), shutdown.clone()));
     helpers.spawn(forget_old_keys(stores.clone(), shutdown.clone()));
     helpers.spawn(record_gauges(stores.clone(), shutdown.clone()));
     helpers.spawn(warm_up_at_start(stores.clone(), process.clone(), shutdown.clone()));
@@ -94,7 +96,7 @@ fn process_name() -> String {
 
 async fn warm_up_at_start(stores: Stores, process: String, shutdown: CancellationToken) {
     let ask_again = Duration::from_secs(1);
-    while let Err(error) = expiry_jobs::request_warm_up(&stores, &format!("start-{process}")).await {
+    while let Err(error) = request_warm_up(&stores, &format!("start-{process}")).await {
         tracing::warn!(error = &error as &dyn std::error::Error, "the warm-up at start waits for Redis");
         tokio::select! {
             () = shutdown.cancelled() => return,

@@ -5,12 +5,13 @@
 use std::time::Duration;
 
 use domain::flow::Stores;
+use domain::flow::warm_up::request_warm_up;
 use domain::store::redis::RedisUnavailable;
 use domain::store::redis::deadlines::SweepSpans;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
-use crate::expiry_jobs::{queue_expiries, request_warm_up};
+use crate::expiry_jobs::queue_expiries;
 
 const TICK: Duration = Duration::from_millis(10);
 /// How long the sweep leaves Redis alone after a failure.

@@ -133,29 +133,55 @@ struct PlanBlock {
 /// [`PlaceHoldError`].
 pub async fn place_hold(stores: &Stores, request: HoldRequest) -> Result<Answered<Reservation>, PlaceHoldError> {
     let HoldRequest { event, buyer, seats, idempotency } = request;
-    let held = match &idempotency {
-        None => hold(stores, (event, &buyer, &seats), None).await,
-        Some(repeat) => {
-            if let Some(answer) = known_answer(stores, repeat).await? {
-                return Ok(answer);
-            }
-            let marked = stores.redis.begin_request(&repeat.key.caller, &repeat.key.key).await;
-            if matches!(marked, Ok(false)) {
-                return Err(PlaceHoldError::InProgress);
-            }
-            let held = hold(stores, (event, &buyer, &seats), Some(repeat)).await;
-            if marked.is_ok() {
-                let _ends_by_itself = stores.redis.end_request(&repeat.key.caller, &repeat.key.key).await;
-            }
-            held
-        }
+    let begun = std::time::Instant::now();
+    let asked = (event, &buyer, seats.as_slice());
+    let answered = match &idempotency {
+        None => match hold(stores, asked, None).await {
+            Ok(held) => held.map(Answered::New).ok_or(PlaceError::Refused.into()),
+            Err(refusal) => Err(refusal),
+        },
+        Some(repeat) => hold_once(stores, asked, repeat).await,
     };
-    metrics::counter!("holdfast_holds_total", "outcome" => outcome_name(&held)).increment(1);
-    match (held?, &idempotency) {
-        (Some(reservation), _) => Ok(Answered::New(reservation)),
-        (None, Some(repeat)) => known_answer(stores, repeat).await?.ok_or(PlaceHoldError::InProgress),
-        (None, None) => Err(PlaceError::Refused.into()),
+    let outcome = outcome_name(&answered);
+    metrics::counter!("holdfast_holds_total", "outcome" => outcome).increment(1);
+    metrics::histogram!("holdfast_hold_duration_seconds", "outcome" => outcome).record(begun.elapsed());
+    answered
+}
+
+/// Repeats are marked before the first answer is looked for: whoever is marked later finds the answer of whoever was
+/// marked before. Without Redis they run beside each other, and Postgres lets one of them through.
+async fn hold_once(
+    stores: &Stores,
+    asked: (EventId, &Buyer, &[SeatRef]),
+    repeat: &Idempotent<Reservation>,
+) -> Result<Answered<Reservation>, PlaceHoldError> {
+    let marked = stores.redis.begin_request(&repeat.key.caller, &repeat.key.key).await;
+    let answered = match known_answer(stores, repeat).await {
+        Ok(None) if matches!(marked, Ok(false)) => Err(PlaceHoldError::InProgress),
+        Ok(None) => match hold(stores, asked, Some(repeat)).await {
+            Ok(Some(held)) => Ok(Answered::New(held)),
+            Ok(None) => answer_or(stores, repeat, PlaceHoldError::InProgress).await,
+            // What is in the way may be the same request's own hold.
+            Err(refusal @ (PlaceHoldError::Unavailable(_) | PlaceHoldError::BuyerLimit { .. })) if marked.is_err() => {
+                answer_or(stores, repeat, refusal).await
+            }
+            Err(refusal) => Err(refusal),
+        },
+        Ok(Some(answer)) => Ok(answer),
+        Err(error) => Err(error),
+    };
+    if matches!(marked, Ok(true)) {
+        let _ends_by_itself = stores.redis.end_request(&repeat.key.caller, &repeat.key.key).await;
     }
+    answered
+}
+
+async fn answer_or(
+    stores: &Stores,
+    repeat: &Idempotent<Reservation>,
+    refusal: PlaceHoldError,
+) -> Result<Answered<Reservation>, PlaceHoldError> {
+    known_answer(stores, repeat).await?.ok_or(refusal)
 }
 
 async fn known_answer(
@@ -169,10 +195,10 @@ async fn known_answer(
     }
 }
 
-fn outcome_name(held: &Result<Option<Reservation>, PlaceHoldError>) -> &'static str {
-    match held {
-        Ok(Some(_)) => "held",
-        Ok(None) => "replayed",
+fn outcome_name(answered: &Result<Answered<Reservation>, PlaceHoldError>) -> &'static str {
+    match answered {
+        Ok(Answered::New(_)) => "held",
+        Ok(Answered::Replayed(_)) => "replayed",
         Err(PlaceHoldError::Unavailable(_)) => "conflict",
         Err(PlaceHoldError::TooManySeats { .. } | PlaceHoldError::BuyerLimit { .. }) => "limit",
         Err(PlaceHoldError::Pg(_) | PlaceHoldError::Place(_)) => "failed",

@@ -4,11 +4,16 @@
 //! First the deadlines, so that nothing lives too long; then the jobs of open outbox rows; then the picture. The epoch
 //! is set last: until then the sweep of any worker asks for another warm-up.
 
+use std::time::Duration;
+
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
 use crate::id::ReservationId;
-use crate::queue::QueueError;
+use crate::queue::{JobId, NewJob, Queue, QueueError};
 use crate::runtime::clock::new_uuid;
 use crate::store::pg::PgError;
-use crate::store::pg::outbox::OutboxRow;
+use crate::store::pg::outbox::{JobKind, OutboxRow};
 use crate::store::redis::RedisUnavailable;
 use crate::time::to_ms;
 
@@ -66,6 +71,38 @@ pub async fn warm_up(stores: &Stores) -> Result<WarmUpReport, WarmUpError> {
     let result = run.run().await;
     let _lapses = stores.redis.release_warm_up(&holder).await;
     result
+}
+
+/// Asks for a warm-up. Requests with the same `why` are one job while Redis remembers it.
+///
+/// # Errors
+/// The queues' Redis failed.
+pub async fn request_warm_up(stores: &Stores, why: &str) -> Result<(), QueueError> {
+    let text: String = why.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').take(80).collect();
+    let Ok(id) = JobId::parse(&format!("warm-up-{text}")) else { return Ok(()) };
+    tracing::info!(why, "asking for a warm-up");
+    let job = NewJob::new(Queue::WarmUp, id, JobKind::WarmUp.name(), json!({ "why": why })).again_after_done();
+    stores.jobs.enqueue(&[job]).await?;
+    Ok(())
+}
+
+/// Asks for a warm-up whenever this process has made changes that it could not show in Redis, once Redis is back. Runs
+/// until `shutdown`.
+pub async fn repair_missed(stores: Stores, shutdown: CancellationToken) {
+    const LOOK_EVERY: Duration = Duration::from_secs(1);
+    loop {
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+        }
+        if !stores.take_redis_missed() {
+            continue;
+        }
+        let is_back = stores.redis.probe().await.is_ok();
+        if !is_back || request_warm_up(&stores, &format!("missed-{}", new_uuid())).await.is_err() {
+            stores.note_redis_missed();
+        }
+    }
 }
 
 struct WarmUp<'a> {

@@ -105,6 +105,28 @@ impl SeatBucket {
         self.deadline_ms.as_deref()?.parse().ok()
     }
 
+    /// Reads a bucket. What is none has no status that is one of the words, and the version by which heal.lua knows it.
+    fn read(json: &str) -> Self {
+        serde_json::from_str(json).unwrap_or_else(|_| {
+            let version =
+                serde_json::from_str::<serde_json::Value>(json).ok().and_then(|value| match &value["version"] {
+                    serde_json::Value::String(version) => Some(version.clone()),
+                    serde_json::Value::Number(version) => Some(version.to_string()),
+                    _ => None,
+                });
+            Self {
+                status: String::new(),
+                user_id: None,
+                match_id: String::new(),
+                created_at: None,
+                expired_at: None,
+                reservation_id: None,
+                deadline_ms: None,
+                version,
+            }
+        })
+    }
+
     /// The JSON without its closing brace: the scripts add the version.
     fn open_json(&self) -> String {
         let mut json = serde_json::to_string(self).unwrap_or_default();
@@ -329,7 +351,7 @@ impl Redis {
         if keys.is_empty() {
             return Ok(None);
         }
-        let parse = |value: Option<String>| value.and_then(|json| serde_json::from_str(&json).ok());
+        let parse = |value: Option<String>| value.map(|json| SeatBucket::read(&json));
         Ok(Some(BlockPicture {
             version: version.unwrap_or(0),
             now_ms: seconds * 1_000 + micros / 1_000 + offset,

@@ -146,13 +146,13 @@ impl KeyScheme {
     /// The deadline index: a sorted set of reservations by deadline in ms.
     #[must_use]
     pub fn deadlines(&self) -> String {
-        format!("{}holdfast:deadlines", self.prefix)
+        self.of_installation("deadlines")
     }
 
     /// The warm-up epoch: absent = this Redis has been lost.
     #[must_use]
     pub fn epoch(&self) -> String {
-        format!("{}holdfast:epoch", self.prefix)
+        self.of_installation("epoch")
     }
 
     /// Who warms up now.
@@ -175,6 +175,12 @@ impl KeyScheme {
         name.push(':');
         escape(key, &mut name);
         name
+    }
+
+    /// One tag for all of these: the sweep's script looks at the index and the epoch together.
+    fn of_installation(&self, name: &str) -> String {
+        let word = if self.cluster_tags { "{holdfast}" } else { "holdfast" };
+        format!("{}{word}:{name}", self.prefix)
     }
 
     fn of_block(&self, kind: &str, block: &BlockKey) -> String {
