@@ -8,6 +8,7 @@ mod deadlines;
 mod expiry;
 mod harness;
 mod holds;
+mod http;
 mod idempotency;
 mod layout;
 mod limits;
