@@ -16,4 +16,6 @@ mod names;
 mod payments;
 mod races;
 mod redis_gone;
+mod redis_servers;
 mod warm_up;
+mod workers;
