@@ -1,7 +1,6 @@
 //! The tests that need real stores: one binary, a module for each subject.
 
 #![cfg(test)]
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking, its support too")]
 
 mod board;
 mod crashes;
@@ -9,9 +8,11 @@ mod deadlines;
 mod expiry;
 mod harness;
 mod holds;
+mod http;
 mod idempotency;
 mod layout;
 mod limits;
+mod mirror;
 mod names;
 mod payments;
 mod races;

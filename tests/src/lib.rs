@@ -23,4 +23,5 @@ pub mod sale;
 pub mod servers;
 pub mod stores;
 pub mod wait;
+pub mod web;
 pub mod worker;

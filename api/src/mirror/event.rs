@@ -9,6 +9,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
 use domain::event::EventStatus;
 use domain::flow::event_book::EventSheet;
+use domain::id::EventId;
 use domain::label::Label;
 use domain::money::Money;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
@@ -57,6 +58,7 @@ struct StampedSummary {
 
 #[derive(Serialize)]
 struct SummaryBody<'a> {
+    event: EventId,
     version: u64,
     blocks: Vec<SummaryBlock<'a>>,
 }
@@ -214,6 +216,7 @@ fn encode(sheet: &EventSheet, counted: &[(u64, Counts, Option<Monotonic>)]) -> E
     let blocks: Vec<(Label, Counts)> =
         sheet.map.blocks().iter().zip(counted).map(|(block, (_, counts, _))| (block.block.clone(), *counts)).collect();
     let body = SummaryBody {
+        event: sheet.event.id,
         version,
         blocks: blocks
             .iter()

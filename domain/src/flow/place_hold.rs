@@ -212,13 +212,20 @@ async fn hold(
     (event, buyer, seats): (EventId, &Buyer, &[SeatRef]),
     repeat: Option<&Idempotent<Reservation>>,
 ) -> Result<Option<Reservation>, PlaceHoldError> {
+    let asked_at = std::time::Instant::now();
     let sheet = stores.book.sheet(event).await?.ok_or(PlaceHoldError::UnknownEvent)?;
-    let first = hold_by(stores, sheet, (buyer, seats), repeat).await?;
-    if let Tried::Done(done) = first {
-        return Ok(*done);
-    }
-    // The event has changed since it was looked at.
-    let sheet = stores.book.fresh_sheet(event).await?.ok_or(PlaceHoldError::UnknownEvent)?;
+    let is_old = sheet.is_older_than(asked_at);
+    let sheet = match hold_by(stores, sheet, (buyer, seats), repeat).await {
+        Ok(Tried::Done(done)) => return Ok(*done),
+        // The event has changed since it was looked at.
+        Ok(Tried::Stale) => stores.book.fresh_sheet(event).await?,
+        // Perhaps it has: who has just read that it is on sale must not be refused by an older look.
+        Err(PlaceHoldError::NotOnSale(_) | PlaceHoldError::SalesClosed) if is_old => {
+            stores.book.sheet_since(event, asked_at).await?
+        }
+        Err(error) => return Err(error),
+    };
+    let sheet = sheet.ok_or(PlaceHoldError::UnknownEvent)?;
     match hold_by(stores, sheet, (buyer, seats), repeat).await? {
         Tried::Done(done) => Ok(*done),
         Tried::Stale => Err(PlaceError::Unavailable.into()),

@@ -5,7 +5,7 @@
 --         block; 5: the new status; 6: the bucket as JSON without version and closing brace; 7: deadline ms or empty;
 --         8: when the bucket vanishes, ms since the epoch by the server's clock, or empty
 -- take    writes over an absent, available or dead bucket and over the owner's own; never shortens the owner's
---         deadline (a gate's apart) and never turns its sold seat back to held: an older writer changes nothing
+--         deadline (a gate's it may) and never turns its sold seat back to held: an older writer changes nothing
 -- release writes over the owner's own bucket and an absent one only: a late release changes nothing
 -- Returns {changed, version}
 local time = redis.call('TIME')
@@ -21,14 +21,13 @@ local function may_write(value)
   if rule == 'release' then return mine end
   local deadline = tonumber(bucket.deadlineMs or '')
   if mine then
-    -- A gate's deadline is its own: that of the hold behind it may be sooner.
-    if bucket.status == 'held' and bucket.createdAt == nil then return true end
     if bucket.status == status and deadline == new_deadline then return false end
     if bucket.status == 'sold' and status == 'held' then return false end
     -- Committed seats are held without a deadline: they never get one again.
     if bucket.status == 'held' and status == 'held' and deadline == nil then return false end
-    return not (status == 'held' and bucket.status == 'held' and deadline ~= nil and new_deadline ~= nil
-      and deadline > new_deadline)
+    -- A gate (a bucket without createdAt) promises nothing: a hold that is shorter than it shows its own deadline.
+    return not (status == 'held' and bucket.status == 'held' and bucket.createdAt ~= nil and deadline ~= nil
+      and new_deadline ~= nil and deadline > new_deadline)
   end
   return bucket.status == 'available' or (bucket.status == 'held' and deadline ~= nil and deadline <= now)
 end
