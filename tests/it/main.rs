@@ -18,4 +18,6 @@ mod payments;
 mod processes;
 mod races;
 mod redis_gone;
+mod redis_servers;
 mod warm_up;
+mod workers;
