@@ -28,6 +28,7 @@ use crate::time::{Instant, from_ms, to_ms};
 
 use super::event_book::EventSheet;
 use super::hold_lanes::PlaceError;
+use super::show_reservation::show_after_change;
 use super::{Answered, FaultPoint, Idempotent, Stores};
 
 /// What a buyer asks for.
@@ -108,6 +109,13 @@ pub enum PlaceHoldError {
     Place(#[from] PlaceError),
 }
 
+impl PlaceHoldError {
+    /// Whether somebody's holds stand against it, which may be the same request's own.
+    fn is_refusal(&self) -> bool {
+        matches!(self, Self::Unavailable(_) | Self::BuyerLimit { .. })
+    }
+}
+
 /// A hold whose seats are known and priced.
 struct Plan {
     sheet: Arc<EventSheet>,
@@ -149,6 +157,16 @@ pub async fn place_hold(stores: &Stores, request: HoldRequest) -> Result<Answere
             }
             held
         }
+    };
+    let held = match (held, &idempotency) {
+        (Err(error), Some(repeat)) if error.is_refusal() => {
+            // Its twin may have held these very seats since we looked: then that is the answer, not a conflict with it.
+            match known_answer(stores, repeat).await? {
+                Some(_) => Ok(None),
+                None => Err(error),
+            }
+        }
+        (held, _) => held,
     };
     metrics::counter!("holdfast_holds_total", "outcome" => outcome_name(&held)).increment(1);
     match (held?, &idempotency) {
@@ -395,13 +413,18 @@ async fn show_hold(stores: &Stores, plan: &Plan, times: HeldTimes) {
     let showing = Showing::Owned(SeatStatus::Held, owner);
     let event = (plan.sheet.event.id, &plan.sheet.event.zone);
     let mut shown = stores.redis.register_deadlines(&[(plan.reservation, to_ms(times.expires_at))]).await;
+    let mut foreign = 0;
     for block in &plan.blocks {
         let grace = stores.timing.bucket_grace_ms;
         let changed = stores.redis.show_seats(&block.block, &block.keys, event, &showing, grace).await;
+        foreign += changed.as_ref().map_or(0, |shown| shown.foreign);
         shown = shown.and(changed.map(|_| ()));
     }
     if shown.is_err() {
         stores.note_redis_missed();
+    } else if foreign > 0 {
+        // The commit took longer than the gate stood: somebody else's gate, a healing or a loss of Redis came between.
+        show_after_change(stores, plan.reservation).await;
     }
 }
 
