@@ -7,6 +7,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::middleware::from_fn_with_state;
 use domain::flow::Stores;
+use domain::flow::warm_up::request_missed_warm_ups;
 use domain::runtime::clock::random_secret;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -33,6 +34,7 @@ pub async fn serve(settings: ApiSettings, stores: Stores, shutdown: Cancellation
     let fake = if settings.fake_provider { FakeProvider::Allowed } else { FakeProvider::Refused };
     let app = App::new(stores.clone(), Arc::clone(&identity), fake);
     let router = public_router(&settings, app.clone())?;
+    let missed = tokio::spawn(request_missed_warm_ups(stores.clone()));
     let ops = ops::start(settings.ops.clone(), stores, identity).await?;
     tracing::info!(addr = %settings.addr, ops_addr = %settings.ops.addr, "serving");
 
@@ -48,6 +50,7 @@ pub async fn serve(settings: ApiSettings, stores: Stores, shutdown: Cancellation
     if tokio::time::timeout(patience, app.finish_writes()).await.is_err() {
         tracing::warn!("some writes did not end in time");
     }
+    missed.abort();
     ops.stop().await;
     tracing::info!(connections_cut = cut, "stopped");
     Ok(())

@@ -4,10 +4,11 @@
 use std::time::Duration;
 
 use domain::flow::Stores;
+use domain::flow::warm_up::request_warm_up;
 use domain::store::redis::RedisUnavailable;
 use tokio_util::sync::CancellationToken;
 
-use crate::expiry_jobs::{queue_expiries, request_warm_up};
+use crate::expiry_jobs::queue_expiries;
 
 const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(2);

@@ -25,16 +25,3 @@ pub async fn queue_expiries(stores: &Stores, claimed: &[ClaimedDeadline], by: &'
     stores.jobs.enqueue(&jobs).await?;
     Ok(())
 }
-
-/// Asks for a warm-up. Requests with the same `why` are one job while Redis remembers it.
-///
-/// # Errors
-/// The queues' Redis failed.
-pub async fn request_warm_up(stores: &Stores, why: &str) -> Result<(), QueueError> {
-    let text: String = why.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').take(80).collect();
-    let Ok(id) = JobId::parse(&format!("warm-up-{text}")) else { return Ok(()) };
-    tracing::info!(why, "asking for a warm-up");
-    let job = NewJob::new(Queue::WarmUp, id, JobKind::WarmUp.name(), json!({ "why": why })).again_after_done();
-    stores.jobs.enqueue(&[job]).await?;
-    Ok(())
-}

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use domain::flow::Stores;
 use domain::flow::finalize_payment::Gateways;
+use domain::flow::warm_up::{request_missed_warm_ups, request_warm_up};
 use domain::queue::{Queue, Retention, queue_stats, record_queue_gauges};
 use domain::runtime::clock::new_uuid;
 use tokio::task::JoinSet;
@@ -66,6 +67,12 @@ pub async fn run(stores: Stores, settings: WorkerSettings, shutdown: Cancellatio
     helpers.spawn(sweep::run_sweep(stores.clone(), shutdown.clone()));
     helpers.spawn(forget_old_keys(stores.clone(), shutdown.clone()));
     helpers.spawn(record_gauges(stores.clone(), shutdown.clone()));
+    helpers.spawn({
+        let (missed, shutdown) = (request_missed_warm_ups(stores.clone()), shutdown.clone());
+        async move {
+            shutdown.run_until_cancelled(missed).await;
+        }
+    });
     helpers.spawn(warm_up_at_start(stores.clone(), process.clone(), shutdown.clone()));
     helpers.spawn(tend_queues(redis.clone(), Retention::default(), tending.clone()));
     let mut queues = JoinSet::new();
@@ -94,7 +101,7 @@ fn process_name() -> String {
 
 async fn warm_up_at_start(stores: Stores, process: String, shutdown: CancellationToken) {
     let ask_again = Duration::from_secs(1);
-    while let Err(error) = expiry_jobs::request_warm_up(&stores, &format!("start-{process}")).await {
+    while let Err(error) = request_warm_up(&stores, &format!("start-{process}")).await {
         tracing::warn!(error = &error as &dyn std::error::Error, "the warm-up at start waits for Redis");
         tokio::select! {
             () = shutdown.cancelled() => return,
@@ -109,7 +116,8 @@ async fn forget_old_keys(stores: Stores, shutdown: CancellationToken) {
             () = shutdown.cancelled() => return,
             () = tokio::time::sleep(FORGET_EVERY) => {}
         }
-        while let Ok(KEYS_FORGOTTEN_MAX..) = stores.pg.forget_old_keys(KEYS_FORGOTTEN_MAX).await.map(u64::cast_signed) {}
+        while let Ok(KEYS_FORGOTTEN_MAX..) = stores.pg.forget_old_keys(KEYS_FORGOTTEN_MAX).await.map(u64::cast_signed) {
+        }
     }
 }
 

@@ -5,12 +5,13 @@
 use std::time::Duration;
 
 use domain::flow::Stores;
+use domain::flow::warm_up::request_warm_up;
 use domain::store::redis::RedisUnavailable;
 use domain::store::redis::deadlines::SweepSpans;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
-use crate::expiry_jobs::{queue_expiries, request_warm_up};
+use crate::expiry_jobs::queue_expiries;
 
 const TICK: Duration = Duration::from_millis(10);
 /// How long the sweep leaves Redis alone after a failure.
@@ -78,11 +79,13 @@ impl Sweep {
         } else if is_other {
             request_warm_up(&self.stores, &format!("run-{}", run.as_deref().unwrap_or_default())).await
         } else {
-            Ok(())
+            Ok(false)
         };
         match asked {
-            Ok(()) => self.run = run,
-            Err(error) => tracing::warn!(error = &error as &dyn std::error::Error, "the warm-up is asked for again soon"),
+            Ok(_) => self.run = run,
+            Err(error) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "the warm-up is asked for again soon")
+            }
         }
         Ok(())
     }

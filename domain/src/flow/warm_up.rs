@@ -4,11 +4,15 @@
 //! First the deadlines, so that nothing lives too long; then the jobs of open outbox rows; then the picture. The epoch
 //! is set last: until then the sweep of any worker asks for another warm-up.
 
+use std::time::Duration;
+
+use serde_json::json;
+
 use crate::id::ReservationId;
-use crate::queue::QueueError;
+use crate::queue::{JobId, NewJob, Queue, QueueError};
 use crate::runtime::clock::new_uuid;
 use crate::store::pg::PgError;
-use crate::store::pg::outbox::OutboxRow;
+use crate::store::pg::outbox::{JobKind, OutboxRow};
 use crate::store::redis::RedisUnavailable;
 use crate::time::to_ms;
 
@@ -36,8 +40,8 @@ pub struct WarmUpReport {
 /// Why a warm-up broke off: it begins again.
 #[derive(Debug, thiserror::Error)]
 pub enum WarmUpError {
-    /// Another worker is at it.
-    #[error("another worker is warming up")]
+    /// Another worker is at it, or Redis was lost again.
+    #[error("another worker is warming up, or Redis was lost meanwhile")]
     Elsewhere,
     /// Postgres failed.
     #[error(transparent)]
@@ -51,6 +55,38 @@ pub enum WarmUpError {
     /// A block failed.
     #[error(transparent)]
     Heal(#[from] HealBlockError),
+}
+
+/// Asks for a warm-up. Requests with the same `why` are one job until it is done; false where it stands already.
+///
+/// # Errors
+/// The queues' Redis failed.
+pub async fn request_warm_up(stores: &Stores, why: &str) -> Result<bool, QueueError> {
+    let text: String = why.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').take(80).collect();
+    let Ok(id) = JobId::parse(&format!("warm-up-{text}")) else { return Ok(false) };
+    let job = NewJob::new(Queue::WarmUp, id, JobKind::WarmUp.name(), json!({ "why": why })).again_after_done();
+    let is_new = stores.jobs.enqueue(&[job]).await?.added > 0;
+    if is_new {
+        tracing::info!(why, "asking for a warm-up");
+    }
+    Ok(is_new)
+}
+
+/// Asks for a warm-up whenever this process could not show a change in Redis, or not mark it there, once Redis answers
+/// again. Runs in every process, for ever; while nothing is missed it asks nobody anything.
+pub async fn request_missed_warm_ups(stores: Stores) {
+    const LOOK_EVERY: Duration = Duration::from_millis(500);
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        if stores.take_redis_missed() && !is_missed_asked_for(&stores).await {
+            stores.note_redis_missed();
+        }
+    }
+}
+
+/// False also where a warm-up for this reason is under way: it may be past what was missed since.
+async fn is_missed_asked_for(stores: &Stores) -> bool {
+    stores.redis.epoch().await.is_ok() && request_warm_up(stores, "missed").await.unwrap_or(false)
 }
 
 /// Rebuilds Redis from Postgres.
@@ -79,16 +115,19 @@ impl WarmUp<'_> {
         self.register_deadlines(&mut report).await?;
         self.push_jobs(&mut report).await?;
         self.rebuild_blocks(&mut report).await?;
-        self.stores.redis.set_epoch(self.holder).await?;
+        if !self.stores.redis.set_epoch(self.holder).await? {
+            return Err(WarmUpError::Elsewhere);
+        }
         let WarmUpReport { deadlines, jobs, blocks, buckets } = report;
         tracing::info!(deadlines, jobs, blocks, buckets, "Redis shows what Postgres has");
         Ok(report)
     }
 
-    /// Each step renews the right to go on; whoever lost it stops, since another has begun.
+    /// Each step renews the right to go on; whoever lost it stops, since another has begun, or Redis was lost again with
+    /// all that this one had written.
     async fn renew(&self) -> Result<(), WarmUpError> {
         self.stores.faults.pass(FaultPoint::WarmUpHalfDone).await;
-        if self.stores.redis.lease_warm_up(self.holder, LEASE_MS).await? { Ok(()) } else { Err(WarmUpError::Elsewhere) }
+        if self.stores.redis.renew_warm_up(self.holder, LEASE_MS).await? { Ok(()) } else { Err(WarmUpError::Elsewhere) }
     }
 
     async fn register_deadlines(&self, report: &mut WarmUpReport) -> Result<(), WarmUpError> {
