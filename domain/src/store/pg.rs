@@ -19,7 +19,7 @@ use std::str::FromStr as _;
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{PgPool, Postgres, Transaction};
+use sqlx::{Connection as _, PgPool, Postgres, Transaction};
 
 use crate::runtime::clock::Clock;
 
@@ -73,6 +73,12 @@ impl PgError {
         }
     }
 
+    /// Whether a statement waited for somebody else's lock until its limit. Says nothing about other rows.
+    #[must_use]
+    pub fn is_lock_timeout(&self) -> bool {
+        matches!(self, Self::Unavailable(sqlx::Error::Database(error)) if error.code().as_deref() == Some("55P03"))
+    }
+
     /// The constraint that a statement violated, if that was it.
     #[must_use]
     pub fn constraint(&self) -> Option<&str> {
@@ -121,6 +127,9 @@ impl Pg {
     pub fn connect(url: &str, connections: u32, statement_ms: i64, clock: Clock) -> Result<Self, sqlx::Error> {
         let options = PgConnectOptions::from_str(url)?.application_name("holdfast").options([
             ("statement_timeout", statement_ms.to_string()),
+            // Well under the statement's: a hold that waits for a lock of a stopped process must not take along, past
+            // their gates, all that share its transaction.
+            ("lock_timeout", (statement_ms / 4).to_string()),
             ("idle_in_transaction_session_timeout", (2 * statement_ms).to_string()),
             ("timezone", "UTC".to_owned()),
         ]);
@@ -164,7 +173,11 @@ impl Pg {
     /// # Errors
     /// A migration failed, or the database is ahead of this program.
     pub async fn migrate(&self) -> Result<(), sqlx::migrate::MigrateError> {
-        MIGRATOR.run(&self.pool).await
+        let mut connection = self.pool.acquire().await?.detach();
+        // A migration takes its time, and so does another process's that is waited for.
+        sqlx::raw_sql("SET statement_timeout = 0; SET lock_timeout = 0").execute(&mut connection).await?;
+        MIGRATOR.run(&mut connection).await?;
+        Ok(connection.close().await?)
     }
 
     /// Whether every migration of this program has been applied.
