@@ -5,3 +5,4 @@
 
 mod board;
 mod harness;
+mod races;
