@@ -5,4 +5,4 @@
 
 mod board;
 mod harness;
-mod races;
+mod attacks;
