@@ -8,6 +8,7 @@ use domain::store::pg::idempotency::IdempotencyKey;
 use tokio_util::task::TaskTracker;
 
 use crate::auth::Identity;
+use crate::mirror::BlockMirror;
 use crate::problem::{Problem, ProblemCode};
 use crate::routes::venue_maps::VenueMaps;
 
@@ -21,6 +22,7 @@ struct Parts {
     writes: TaskTracker,
     fake_provider: FakeProvider,
     maps: VenueMaps,
+    mirror: BlockMirror,
 }
 
 /// Whether payments may name the fake provider.
@@ -33,9 +35,11 @@ pub enum FakeProvider {
 }
 
 impl App {
-    /// The state over these stores.
+    /// The state over these stores. Must be called on a runtime, which runs the mirror.
     pub fn new(stores: Stores, identity: Arc<Identity>, fake_provider: FakeProvider) -> Self {
-        let parts = Parts { stores, identity, writes: TaskTracker::new(), fake_provider, maps: VenueMaps::default() };
+        let mirror = BlockMirror::new(stores.clone());
+        let parts =
+            Parts { stores, identity, writes: TaskTracker::new(), fake_provider, maps: VenueMaps::default(), mirror };
         Self(Arc::new(parts))
     }
 
@@ -52,6 +56,11 @@ impl App {
     /// Whether payments may name the fake provider.
     pub fn fake_provider(&self) -> FakeProvider {
         self.0.fake_provider
+    }
+
+    /// The blocks that are being read.
+    pub fn mirror(&self) -> &BlockMirror {
+        &self.0.mirror
     }
 
     /// The maps of venues as they are sent.

@@ -19,5 +19,6 @@ pub mod serve;
 pub mod settings;
 pub mod wire;
 
-pub use serve::{serve, serve_worker_ops};
+pub use ops::serve_worker_ops;
+pub use serve::serve;
 pub use settings::{ApiSettings, OpsSettings, ServeError};

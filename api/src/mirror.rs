@@ -65,7 +65,7 @@ pub struct EventSummary {
     pub version: u64,
     /// The strong entity tag of `json`, in its quotes.
     pub etag: String,
-    /// The answer, encoded: `{version, blocks: [{block, available, held, sold, blocked, from}]}`.
+    /// The answer, encoded: `{event, version, blocks: [{block, available, held, sold, blocked, from}]}`.
     pub json: Bytes,
     /// The blocks, in the venue's order.
     pub blocks: Vec<(Label, Counts)>,
@@ -184,6 +184,13 @@ impl BlockMirror {
         let event = self.0.event(event).await?;
         let sheet = event.sheet(&self.0, now).await?;
         event.summary(&self.0, &sheet, now).await
+    }
+
+    /// Whether a block is mirrored and follows every change: the next reading needs no store.
+    #[must_use]
+    pub fn follows(&self, event: EventId, block: &Label) -> bool {
+        let event = read(&self.0.events).get(&event).map(Arc::clone);
+        event.and_then(|event| event.known(block)).is_some_and(|block| block.is_followed())
     }
 
     /// How many blocks are mirrored.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::middleware::from_fn_with_state;
 use domain::flow::Stores;
-use domain::flow::warm_up::request_missed_warm_ups;
+use domain::flow::warm_up::repair_missed;
 use domain::runtime::clock::random_secret;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -17,9 +17,9 @@ use crate::auth::{ApiKeyCache, ApiKeySource, BuyerTokens, Identity, KnownKey, Lo
 use crate::edge::{Edge, cors};
 use crate::listener::serve_connections;
 use crate::ops::{self, Draining};
-use crate::rate::{RateLimits, RateSettings, TrustedProxies};
+use crate::rate::RateLimits;
 use crate::routes;
-use crate::settings::{ApiSettings, OpsSettings, ServeError};
+use crate::settings::{ApiSettings, ServeError};
 
 /// The name in the installation's table of the secret that signs anonymous buyers' tokens.
 const SECRET_NAME: &str = "anonymous_buyer_secret";
@@ -34,8 +34,8 @@ pub async fn serve(settings: ApiSettings, stores: Stores, shutdown: Cancellation
     let fake = if settings.fake_provider { FakeProvider::Allowed } else { FakeProvider::Refused };
     let app = App::new(stores.clone(), Arc::clone(&identity), fake);
     let router = public_router(&settings, app.clone())?;
-    let missed = tokio::spawn(request_missed_warm_ups(stores.clone()));
-    let ops = ops::start(settings.ops.clone(), stores, identity).await?;
+    let ops = ops::start(settings.ops.clone(), stores.clone(), identity).await?;
+    tokio::spawn(repair_missed(stores, shutdown.clone()));
     tracing::info!(addr = %settings.addr, ops_addr = %settings.ops.addr, "serving");
 
     let stop = CancellationToken::new();
@@ -50,28 +50,8 @@ pub async fn serve(settings: ApiSettings, stores: Stores, shutdown: Cancellation
     if tokio::time::timeout(patience, app.finish_writes()).await.is_err() {
         tracing::warn!("some writes did not end in time");
     }
-    missed.abort();
     ops.stop().await;
     tracing::info!(connections_cut = cut, "stopped");
-    Ok(())
-}
-
-/// Serves a worker's operators' listener until `shutdown`: health, metrics and the board of that process.
-///
-/// # Errors
-/// [`ServeError`] where it cannot start.
-pub async fn serve_worker_ops(addr: SocketAddr, stores: Stores, shutdown: CancellationToken) -> Result<(), ServeError> {
-    let identity = Arc::new(Identity {
-        keys: ApiKeyCache::new(key_source(&stores)),
-        tokens: BuyerTokens::new(None, None, 0)?,
-        rates: RateLimits::new(&RateSettings::unlimited()),
-        proxies: TrustedProxies::default(),
-    });
-    let settings = OpsSettings { addr, key: false, drain_ms: 0, stop_ms: 0 };
-    let ops = ops::start(settings, stores, identity).await?;
-    shutdown.cancelled().await;
-    ops.draining().begin();
-    ops.stop().await;
     Ok(())
 }
 

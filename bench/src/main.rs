@@ -16,9 +16,12 @@ use engine::Engine;
 use workload::Figures;
 
 #[derive(Debug, Parser)]
-#[command(name = "bench", after_help = "Examples:\n  cargo run --release -p bench -- hold\n  \
+#[command(
+    name = "bench",
+    after_help = "Examples:\n  cargo run --release -p bench -- hold\n  \
                                         cargo run --release -p bench -- read-block --seats 2000\n  \
-                                        cargo run --release -p bench -- scale --seconds 5")]
+                                        cargo run --release -p bench -- scale --seconds 5"
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -69,11 +72,16 @@ async fn run(cli: &Cli) -> Result<()> {
             let floor = engine.pgbench(cli.clients, cli.seconds)?;
             let figures = workload::hold(&engine, &event, cli.clients, span).await?;
             figures.print("hold, 1 seat");
-            say(&format!("pgbench, 1-row insert + commit, same Postgres: {floor:.0}/s; ratio {:.2}", figures.rate / floor));
+            say(&format!(
+                "pgbench, 1-row insert + commit, same Postgres: {floor:.0}/s; ratio {:.2}",
+                figures.rate / floor
+            ));
         }
         Command::ReadBlock { seats } => {
             let event = engine.open_event(seats, seats).await?;
-            workload::read_block(&engine, &event, cli.clients, span).await?.print(&format!("read-block, {seats} seats"));
+            workload::read_block(&engine, &event, cli.clients, span)
+                .await?
+                .print(&format!("read-block, {seats} seats"));
         }
         Command::Scale => scale(&mut engine, cli.clients, span).await?,
         Command::Memory { seats } => {

@@ -33,8 +33,10 @@ pub struct EventsArgs {
 #[derive(Debug, Subcommand)]
 enum EventsCommand {
     /// Make an event, as a draft.
-    #[command(after_help = "Example:\n  holdfast events create --venue 0190… --title 'Opening day' --starts-at 2026-05-01T18:30 \\\n    \
-                            --currency KRW --price Premium=55000 --price Outfield=12000")]
+    #[command(
+        after_help = "Example:\n  holdfast events create --venue 0190… --title 'Opening day' --starts-at 2026-05-01T18:30 \\\n    \
+                            --currency KRW --price Premium=55000 --price Outfield=12000"
+    )]
     Create(CreateArgs),
     /// List events, oldest first.
     List,
@@ -148,7 +150,9 @@ fn explain(error: SetUpEventError) -> CommandError {
             let lines: Vec<String> = faults.iter().map(|fault| format!("{}: {}", fault.field, fault.message)).collect();
             CommandError::Usage(lines.join("\nholdfast: "))
         }
-        SetUpEventError::NotFound => CommandError::Usage("there is no such event: see `holdfast events list`".to_owned()),
+        SetUpEventError::NotFound => {
+            CommandError::Usage("there is no such event: see `holdfast events list`".to_owned())
+        }
         other => other.into(),
     }
 }

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
-use clap::{Args, Subcommand, ValueEnum};
 use ::api::auth::new_api_key;
+use clap::{Args, Subcommand, ValueEnum};
 use domain::id::ApiKeyId;
 use domain::store::pg::api_keys::KeyScope;
 use domain::time::rfc3339_ms;

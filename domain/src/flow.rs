@@ -11,6 +11,7 @@ pub mod import_venue;
 pub mod open_event;
 pub mod place_hold;
 pub mod read_block;
+pub mod repeat;
 pub mod set_up_event;
 pub mod show_reservation;
 pub mod start_payment;

@@ -1,20 +1,18 @@
 //! What happens twice, late, half, or at once with itself.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use domain::flow::expire_reservations::expire_reservations;
-use domain::flow::place_hold::{HoldRequest, PlaceHoldError, place_hold};
+use domain::flow::place_hold::PlaceHoldError;
 use domain::flow::unhold::{cancel_reservation, extend_reservation};
-use domain::flow::warm_up::{WarmUpError, request_missed_warm_ups, warm_up};
-use domain::flow::{Access, Answered, FaultPoint, Faults, Idempotent, Stores};
+use domain::flow::warm_up::{WarmUpError, repair_missed, warm_up};
+use domain::flow::{Access, FaultPoint, Faults, Stores};
 use domain::id::ReservationId;
 use domain::label::Label;
 use domain::payment::PaymentStatus;
 use domain::queue::{Queue, queue_stats};
 use domain::reservation::{CancelReason, Reservation};
 use domain::seat::SeatStatus;
-use domain::store::pg::idempotency::IdempotencyKey;
 use domain::store::redis::buckets::{BucketOwner, Gate, Showing, Shown};
 use domain::store::redis::keys::BlockKey;
 use domain::time::{Instant, to_ms};
@@ -24,6 +22,7 @@ use holdfast_tests::repair::{finalize, look_at_deadlines, settle};
 use holdfast_tests::sale::{Sale, SalePlan, a_buyer, pay};
 use holdfast_tests::stores::TestStores;
 use holdfast_tests::wait::until;
+use tokio_util::sync::CancellationToken;
 
 /// Shows `A-1` of the first block as a flow would that read Postgres when `showing` was true.
 async fn show_a1(stores: &Stores, sale: &Sale, showing: &Showing) -> Shown {
@@ -108,7 +107,7 @@ async fn a_hold_whose_gate_somebody_else_took_meanwhile_is_shown_in_the_end() {
     assert!(matches!(gate, Gate::Taken { .. }));
     expire_reservations(stores, &[held.id]).await.unwrap();
     let score: i64 = redis::cmd("ZSCORE")
-        .arg(test.key("holdfast:deadlines"))
+        .arg(test.deadlines_key())
         .arg(held.id.to_string())
         .query_async(&mut test.redis().await)
         .await
@@ -155,41 +154,6 @@ fn lose_at_once(url: &str, prefix: &str) {
     let mut redis = redis::Client::open(url).unwrap().get_connection().unwrap();
     let keys: Vec<String> = redis::cmd("KEYS").arg(format!("{prefix}*")).query(&mut redis).unwrap();
     let _: u64 = redis::cmd("DEL").arg(keys).query(&mut redis).unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn two_requests_with_one_key_at_once_get_one_answer_without_redis_too() {
-    let test = TestStores::start().await;
-    let sale = Sale::open(&test.stores, SalePlan::default().per_buyer(1)).await;
-    let mut settings = test.settings.clone();
-    settings.redis_url = "redis://127.0.0.1:1".to_owned();
-    let process = || Stores::connect(&settings, test.clock.clone()).unwrap();
-    let (one, two) = (process(), process());
-    for round in 1..=10 {
-        let (seat, buyer, key) = (format!("A-{round}"), format!("u{round}"), format!("k{round}"));
-        let ask = |stores| hold_with_key(stores, &sale, (&buyer, &seat, &key));
-        let (first, second) = tokio::join!(ask(&one), ask(&two));
-        assert_eq!(first.unwrap(), second.unwrap());
-    }
-    assert_eq!(test.count("SELECT count(*) FROM reservations").await, 10);
-}
-
-async fn hold_with_key(
-    stores: &Stores,
-    sale: &Sale,
-    (buyer, seat, key): (&str, &str, &str),
-) -> Result<ReservationId, PlaceHoldError> {
-    let key = IdempotencyKey { caller: buyer.to_owned(), key: key.to_owned(), fingerprint: seat.to_owned() };
-    let request = HoldRequest {
-        event: sale.event,
-        buyer: a_buyer(buyer),
-        seats: vec![sale.seat(seat)],
-        idempotency: Some(Idempotent { key, respond: Arc::new(|held: &Reservation| (201, held.id.to_string())) }),
-    };
-    Ok(match place_hold(stores, request).await? {
-        Answered::New(held) => held.id,
-        Answered::Replayed(answer) => answer.body.parse().unwrap(),
-    })
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -256,7 +220,7 @@ async fn a_process_that_redis_was_away_for_asks_for_a_warm_up_when_it_is_back() 
     let cut_off = Stores::connect(&settings, test.clock.clone()).unwrap();
     cancel_reservation(&cut_off, &Access::Any, held.id, CancelReason::User).await.unwrap();
     assert!(!audit_redis(&test).await.is_empty(), "the cancellation could not be shown");
-    let asking = tokio::spawn(request_missed_warm_ups(cut_off.clone()));
+    let asking = tokio::spawn(repair_missed(cut_off.clone(), CancellationToken::new()));
     let listener = socket.listen(16).unwrap();
     let line = tokio::spawn(async move {
         while let Ok((mut client, _)) = listener.accept().await {

@@ -42,7 +42,7 @@ async fn the_auditor_sees_what_differs() {
     assert!(buckets.iter().any(|finding| finding.contains("I6")), "{buckets:?}");
     // A bucket and a deadline that are lost.
     let key = test.key(&format!("seat:{}:B1:2:B", sale.sheet.event.date_key));
-    let gone = [key.as_str(), &test.key("holdfast:deadlines")];
+    let gone = [key.as_str(), &test.deadlines_key()];
     let _: i64 = redis::cmd("DEL").arg(&gone).query_async(&mut test.redis().await).await.unwrap();
     let buckets = audit_redis(&test).await;
     assert!(buckets.iter().any(|finding| finding.contains("is absent")), "{buckets:?}");

@@ -65,7 +65,7 @@ pub async fn finalize(stores: &Stores, provider: &ScriptedProvider, payment: Pay
 /// Expires, or shows as they are, all reservations in the deadline index, due or not: what is not due stays.
 pub async fn look_at_deadlines(test: &TestStores, stores: &Stores) {
     let entries: Vec<String> = redis::cmd("ZRANGE")
-        .arg(test.key("holdfast:deadlines"))
+        .arg(test.deadlines_key())
         .arg(0)
         .arg(-1)
         .query_async(&mut test.redis().await)

@@ -160,6 +160,11 @@ impl Sale {
         Self { event, sheet }
     }
 
+    /// Makes a process look at the event again after time was moved: by itself it would do so within a second.
+    pub async fn look_again(&self, stores: &Stores) {
+        stores.book.fresh_sheet(self.event).await.unwrap().expect("the event is there");
+    }
+
     /// A seat by its row and column in the first block, `A-1`, or with its block, `B9/A-1`.
     #[must_use]
     pub fn seat(&self, name: &str) -> SeatRef {

@@ -65,6 +65,26 @@ impl TestStores {
         Stores::connect(&self.settings, self.clock.clone()).expect("the settings were used before")
     }
 
+    /// The same installation as a process with other settings would use it.
+    pub fn another_process_with(&self, change: impl FnOnce(&mut StoreSettings)) -> Stores {
+        let mut settings = self.settings.clone();
+        change(&mut settings);
+        Stores::connect(&settings, self.clock.clone()).expect("the settings can be used")
+    }
+
+    /// The same installation as a process would use it that cannot reach Redis.
+    pub fn a_process_without_redis(&self) -> Stores {
+        // Nobody listens on port 1.
+        self.another_process_with(|settings| settings.redis_url = "redis://127.0.0.1:1".to_owned())
+    }
+
+    /// A process that finds Redis lost and warms it up first: what was changed while Redis was away shows then.
+    pub async fn another_process_after_a_loss(&self) -> Stores {
+        let stores = self.another_process();
+        domain::flow::warm_up::warm_up(&stores).await.expect("Redis is rebuilt");
+        stores
+    }
+
     /// Moves time.
     pub fn advance(&self, by_ms: i64) {
         self.clock.advance(by_ms);
@@ -79,6 +99,12 @@ impl TestStores {
     /// A key of this installation.
     pub fn key(&self, rest: &str) -> String {
         format!("{}{rest}", self.settings.redis_prefix)
+    }
+
+    /// The deadline index's key: what belongs to the installation shares one slot of a cluster.
+    pub fn deadlines_key(&self) -> String {
+        let word = if self.settings.redis_cluster_tags { "{holdfast}" } else { "holdfast" };
+        self.key(&format!("{word}:deadlines"))
     }
 
     /// Every key of this installation, sorted; the queues' too.

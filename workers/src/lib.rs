@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use domain::flow::Stores;
 use domain::flow::finalize_payment::Gateways;
-use domain::flow::warm_up::{request_missed_warm_ups, request_warm_up};
+use domain::flow::warm_up::{repair_missed, request_warm_up};
 use domain::queue::{Queue, Retention, queue_stats, record_queue_gauges};
 use domain::runtime::clock::new_uuid;
 use tokio::task::JoinSet;
@@ -65,14 +65,9 @@ pub async fn run(stores: Stores, settings: WorkerSettings, shutdown: Cancellatio
     let mut helpers = JoinSet::new();
     helpers.spawn(bridge::run_bridge(stores.clone(), settings.configure_redis, shutdown.clone()));
     helpers.spawn(sweep::run_sweep(stores.clone(), shutdown.clone()));
+    helpers.spawn(repair_missed(stores.clone(), shutdown.clone()));
     helpers.spawn(forget_old_keys(stores.clone(), shutdown.clone()));
     helpers.spawn(record_gauges(stores.clone(), shutdown.clone()));
-    helpers.spawn({
-        let (missed, shutdown) = (request_missed_warm_ups(stores.clone()), shutdown.clone());
-        async move {
-            shutdown.run_until_cancelled(missed).await;
-        }
-    });
     helpers.spawn(warm_up_at_start(stores.clone(), process.clone(), shutdown.clone()));
     helpers.spawn(tend_queues(redis.clone(), Retention::default(), tending.clone()));
     let mut queues = JoinSet::new();

@@ -79,10 +79,10 @@ impl Sweep {
         } else if is_other {
             request_warm_up(&self.stores, &format!("run-{}", run.as_deref().unwrap_or_default())).await
         } else {
-            Ok(false)
+            Ok(())
         };
         match asked {
-            Ok(_) => self.run = run,
+            Ok(()) => self.run = run,
             Err(error) => {
                 tracing::warn!(error = &error as &dyn std::error::Error, "the warm-up is asked for again soon")
             }

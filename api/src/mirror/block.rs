@@ -113,6 +113,10 @@ impl MirroredBlock {
         self.used.touch(second);
     }
 
+    pub(super) fn is_followed(&self) -> bool {
+        lock(&self.known).state.is_followed()
+    }
+
     pub(super) fn last_used(&self) -> u32 {
         self.used.get()
     }

@@ -9,6 +9,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
 use domain::event::EventStatus;
 use domain::flow::event_book::EventSheet;
+use domain::id::EventId;
 use domain::label::Label;
 use domain::money::Money;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
@@ -57,6 +58,7 @@ struct StampedSummary {
 
 #[derive(Serialize)]
 struct SummaryBody<'a> {
+    event: EventId,
     version: u64,
     blocks: Vec<SummaryBlock<'a>>,
 }
@@ -169,11 +171,10 @@ impl MirroredEvent {
             return Ok(summary);
         }
         let (changes, offset_ms) = (self.changes.load(Ordering::Acquire), mirror.stores.redis.clock().offset_ms());
-        let counted: Vec<(u64, Counts, Option<Monotonic>)> = stream::iter(sheet.map.blocks())
-            .map(|block| self.count(mirror, sheet, block))
-            .buffered(BLOCKS_AT_ONCE)
-            .try_collect()
-            .await?;
+        // Gathered first: a closure that is kept across an await would keep this from being a handler's future.
+        let counts: Vec<_> = sheet.map.blocks().iter().map(|block| self.count(mirror, sheet, block)).collect();
+        let counted: Vec<(u64, Counts, Option<Monotonic>)> =
+            stream::iter(counts).buffered(BLOCKS_AT_ONCE).try_collect().await?;
         let until = counted.iter().filter_map(|(.., until)| *until).min();
         let summary = Arc::new(encode(sheet, &counted));
         let kept_until = Monotonic::now() + keep_for(began.elapsed(), KEPT_MAX);
@@ -215,6 +216,7 @@ fn encode(sheet: &EventSheet, counted: &[(u64, Counts, Option<Monotonic>)]) -> E
     let blocks: Vec<(Label, Counts)> =
         sheet.map.blocks().iter().zip(counted).map(|(block, (_, counts, _))| (block.block.clone(), *counts)).collect();
     let body = SummaryBody {
+        event: sheet.event.id,
         version,
         blocks: blocks
             .iter()

@@ -117,6 +117,10 @@ impl BlockState {
         self.subscribed
     }
 
+    pub(super) fn is_followed(&self) -> bool {
+        matches!(self.trust, Trust::Followed { .. })
+    }
+
     pub(super) fn version(&self) -> u64 {
         self.version
     }

@@ -112,8 +112,25 @@ async fn look(stores: &Stores) -> Report {
             Ok(Err(_)) | Err(_) => (Condition::Degraded, Some("unknown")),
         }
     };
-    let ([postgres, migrations], redis, warm_up) = tokio::join!(postgres, redis, warm_up);
-    let named = [("postgres", postgres), ("migrations", migrations), ("redis", redis), ("warm_up", warm_up)];
+    // Only looked at: setting what is missing is the workers' part.
+    let settings = async {
+        match tokio::time::timeout(CHECK_LIMIT, stores.redis.check_server(false)).await {
+            Ok(Ok(found)) if found.warnings.is_empty() => (Condition::Ok, None),
+            Ok(Ok(found)) if !found.announces_expiries => {
+                (Condition::Ok, Some("warning: expiry bridge: notifications off, or unknown; the sweep expires alone"))
+            }
+            Ok(Ok(_)) => (Condition::Ok, Some("warning: maxmemory-policy must be noeviction and hz 100")),
+            Ok(Err(_)) | Err(_) => (Condition::Degraded, Some("unknown")),
+        }
+    };
+    let ([postgres, migrations], redis, settings, warm_up) = tokio::join!(postgres, redis, settings, warm_up);
+    let named = [
+        ("postgres", postgres),
+        ("migrations", migrations),
+        ("redis", redis),
+        ("redis_settings", settings),
+        ("warm_up", warm_up),
+    ];
     let checks: Vec<Check> = named.into_iter().map(|(name, (state, note))| Check { name, state, note }).collect();
     let has = |state| checks.iter().any(|check| check.state == state);
     let status = match (has(Condition::Failed), has(Condition::Degraded)) {

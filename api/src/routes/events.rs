@@ -5,14 +5,16 @@ use axum::extract::State;
 use axum::http::{HeaderName, StatusCode, header};
 use axum::response::Response;
 use domain::event::Event;
+use domain::flow::Answered;
 use domain::flow::set_up_event::{self, SetUpEventError};
 use domain::id::EventId;
 
 use super::events_body::{EventBody, EventPage, EventPatch, NewEvent};
 use crate::answer;
-use crate::app::App;
-use crate::auth::Admin;
+use crate::app::{App, repeatable};
+use crate::auth::{Admin, Caller};
 use crate::extract::{Json as JsonBody, NoBody, Path, Query};
+use crate::idempotency::Idempotency;
 use crate::problem::{FieldError, Problem, ProblemCode};
 use crate::wire::{Page, cut_page};
 
@@ -24,6 +26,7 @@ impl From<SetUpEventError> for Problem {
                 Self::invalid_all(faults.into_iter().map(|it| FieldError::new(it.field, it.message)).collect())
             }
             SetUpEventError::WrongStatus(_) => Self::with_detail(ProblemCode::InvalidTransition, error.to_string()),
+            SetUpEventError::KeyReused => Self::new(ProblemCode::IdempotencyKeyReused),
             SetUpEventError::Pg(error) => error.into(),
         }
     }
@@ -31,18 +34,33 @@ impl From<SetUpEventError> for Problem {
 
 /// Makes an event, as a draft.
 #[utoipa::path(post, path = "/v1/events", tag = "Events", request_body = NewEvent, security(("api_key" = [])),
+    params(("Idempotency-Key" = Option<String>, Header, description = "Makes the request repeatable", min_length = 1, max_length = 255)),
     responses(
         (status = 201, description = "The draft", body = EventBody, headers(("Location" = String, description = "Where it is"))),
         (status = 403, description = "`forbidden`: not an API key of scope admin"),
-        (status = 422, description = "`validation_failed`: `errors` names every field at fault")))]
+        (status = 422, description = "`validation_failed`: `errors` names every field at fault; or `idempotency_key_reused`")))]
 pub async fn create_event(
     _: Admin,
+    caller: Caller,
     State(app): State<App>,
-    JsonBody(new, _): JsonBody<NewEvent>,
+    idempotency: Idempotency,
+    JsonBody(new, digest): JsonBody<NewEvent>,
 ) -> Result<Response, Problem> {
     let stores = app.stores().clone();
-    let event = app.write(async move { set_up_event::create_event(&stores, new.into()).await }).await?;
-    Ok(located(StatusCode::CREATED, &event))
+    let outcome = match repeatable(idempotency.bind(&caller, digest), 201, body_of) {
+        Some(repeat) => {
+            app.write(async move { set_up_event::create_event_once(&stores, new.into(), repeat).await }).await?
+        }
+        None => Answered::New(app.write(async move { set_up_event::create_event(&stores, new.into()).await }).await?),
+    };
+    match &outcome {
+        Answered::New(event) => Ok(located(StatusCode::CREATED, event)),
+        Answered::Replayed(_) => Ok(answer::answered(&outcome, StatusCode::CREATED, body_of)),
+    }
+}
+
+fn body_of(event: &Event) -> EventBody {
+    EventBody::from(event)
 }
 
 fn located(status: StatusCode, event: &Event) -> Response {

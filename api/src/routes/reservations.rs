@@ -5,7 +5,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::Response;
 use domain::flow::place_hold::{HoldRequest, place_hold as place};
-use domain::flow::{self, Access, Answered};
+use domain::flow::{self, Access, Answered, unhold};
 use domain::id::{Buyer, EventId, ReservationId};
 use domain::reservation::{CancelReason, Reservation, ReservationState, ReservationStatus};
 use domain::seat::SeatRef;
@@ -18,7 +18,7 @@ use super::reservations_body::{HoldBody, ReservationBody, ReservationPage, Reser
 use crate::answer;
 use crate::app::{App, repeatable};
 use crate::auth::Shopper;
-use crate::extract::{Json as JsonBody, NoBody, Path, Query};
+use crate::extract::{BodyDigest, Json as JsonBody, NoBody, Path, Query};
 use crate::idempotency::Idempotency;
 use crate::problem::{Problem, ProblemCode};
 use crate::wire::{LIMIT_DEFAULT, cut_page, read_cursor};
@@ -173,7 +173,9 @@ pub async fn get_reservation(
 /// Extends a hold by another `hold_ttl_seconds`, as often as the event allows and never past `extends_until`.
 #[utoipa::path(post, path = "/v1/reservations/{id}/extend", tag = "Reservations",
     security(("api_key" = []), ("buyer_token" = [])),
-    params(("id" = String, Path, description = "The reservation's id", max_length = 64)),
+    params(
+        ("id" = String, Path, description = "The reservation's id", max_length = 64),
+        ("Idempotency-Key" = Option<String>, Header, description = "Makes the request repeatable", min_length = 1, max_length = 255)),
     responses(
         (status = 200, description = "The reservation with its new deadline", body = ReservationBody),
         (status = 403, description = "`forbidden`: a key of scope ops"),
@@ -183,11 +185,25 @@ pub async fn extend_reservation(
     shopper: Shopper,
     State(app): State<App>,
     Path(id): Path<ReservationId>,
+    idempotency: Idempotency,
     NoBody: NoBody,
-) -> Result<Json<ReservationBody>, Problem> {
+) -> Result<Response, Problem> {
     let stores = app.stores().clone();
-    let write = async move { flow::unhold::extend_reservation(&stores, &shopper.access, id).await };
-    Ok(Json(body_of(&app.write(write).await?)))
+    let outcome = match repeatable(idempotency.bind(&shopper.caller, BodyDigest::of_nothing()), 200, body_of) {
+        Some(repeat) => {
+            let write = async move { unhold::extend_reservation_once(&stores, &shopper.access, id, repeat).await };
+            app.write(write).await?
+        }
+        None => {
+            let write = async move { unhold::extend_reservation(&stores, &shopper.access, id).await };
+            Answered::New(app.write(write).await?)
+        }
+    };
+    let mut response = answer::answered(&outcome, StatusCode::OK, body_of);
+    if matches!(outcome, Answered::Replayed(_)) {
+        tell_present_state(&app, id, &mut response).await?;
+    }
+    Ok(response)
 }
 
 /// Cancels a PENDING reservation: its seats are free again. Cancelling it again changes nothing.
@@ -205,6 +221,6 @@ pub async fn cancel_reservation(
     Path(id): Path<ReservationId>,
 ) -> Result<Json<ReservationBody>, Problem> {
     let stores = app.stores().clone();
-    let write = async move { flow::unhold::cancel_reservation(&stores, &shopper.access, id, CancelReason::User).await };
+    let write = async move { unhold::cancel_reservation(&stores, &shopper.access, id, CancelReason::User).await };
     Ok(Json(body_of(&app.write(write).await?)))
 }

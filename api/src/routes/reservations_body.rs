@@ -361,6 +361,7 @@ impl From<ChangeReservationError> for Problem {
             ChangeReservationError::Confirmed | ChangeReservationError::NoFurtherExtension => {
                 Self::with_detail(ProblemCode::InvalidTransition, error.to_string())
             }
+            ChangeReservationError::KeyReused => Self::new(ProblemCode::IdempotencyKeyReused),
             ChangeReservationError::PaymentInFlight => Self::new(ProblemCode::PaymentInFlight).retry_after_s(1),
             ChangeReservationError::Pg(error) => error.into(),
         }

@@ -23,7 +23,6 @@ const STOP_LIMIT: Duration = Duration::from_secs(15);
 pub(super) struct Invocation {
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
-    removed: Vec<&'static str>,
 }
 
 impl Invocation {
@@ -38,18 +37,9 @@ impl Invocation {
         self
     }
 
-    /// Unsets an environment variable that is meant for another process.
-    pub(super) fn env_remove(mut self, name: &'static str) -> Self {
-        self.removed.push(name);
-        self
-    }
-
     fn command(&self) -> io::Result<Command> {
         let mut command = Command::new(env::current_exe()?);
         command.args(&self.arguments).envs(self.environment.iter().map(|(name, value)| (name, value)));
-        for name in &self.removed {
-            command.env_remove(name);
-        }
         Ok(command)
     }
 

@@ -103,8 +103,8 @@ impl Household {
         };
         let api = Invocation::new(&["api", "--addr", &addr.to_string(), "--ops-addr", &ops_addr.to_string()])
             .env("HOLDFAST_FAKE_PROVIDER", "true");
-        // The worker has no operators' listener here: the api's shows everything.
-        let worker = Invocation::new(&["worker"]).env_remove("HOLDFAST_OPS_ADDR");
+        // The worker has no operators' listener here: the api's shows the queues, and one page is enough for a look.
+        let worker = Invocation::new(&["worker"]);
         let children = vec![
             KeptChild::start("api", with_stores(api), &logs)?,
             KeptChild::start("worker", with_stores(worker), &logs)?,

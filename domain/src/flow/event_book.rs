@@ -44,6 +44,12 @@ impl EventSheet {
         from_ms(to_ms(self.now_at_check).saturating_add(since))
     }
 
+    /// Whether it was looked at before `since`.
+    #[must_use]
+    pub fn is_older_than(&self, since: Monotonic) -> bool {
+        self.checked < since
+    }
+
     /// A seat's price, minor units; none for a category without one, which cannot be sold.
     #[must_use]
     pub fn price(&self, seat: &Seat) -> Option<i64> {
@@ -111,6 +117,20 @@ impl EventBook {
                 Ok(Some(sheet))
             }
             _ => looked,
+        }
+    }
+
+    /// An event as it was at `since` or later: what a refusal needs that an older look would have to answer for. Those
+    /// who ask together share one look.
+    ///
+    /// # Errors
+    /// [`PgError`].
+    pub async fn sheet_since(&self, id: EventId, since: Monotonic) -> Result<Option<Arc<EventSheet>>, PgError> {
+        let _one_looks = self.looking.lock().await;
+        match self.known(id) {
+            Some((sheet, _)) if !sheet.is_older_than(since) => Ok(Some(sheet)),
+            Some((sheet, _)) => self.look(id, Some(&sheet)).await,
+            None => self.look(id, None).await,
         }
     }
 

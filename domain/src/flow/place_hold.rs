@@ -109,13 +109,6 @@ pub enum PlaceHoldError {
     Place(#[from] PlaceError),
 }
 
-impl PlaceHoldError {
-    /// Whether somebody's holds stand against it, which may be the same request's own.
-    fn is_refusal(&self) -> bool {
-        matches!(self, Self::Unavailable(_) | Self::BuyerLimit { .. })
-    }
-}
-
 /// A hold whose seats are known and priced.
 struct Plan {
     sheet: Arc<EventSheet>,
@@ -141,39 +134,55 @@ struct PlanBlock {
 /// [`PlaceHoldError`].
 pub async fn place_hold(stores: &Stores, request: HoldRequest) -> Result<Answered<Reservation>, PlaceHoldError> {
     let HoldRequest { event, buyer, seats, idempotency } = request;
-    let held = match &idempotency {
-        None => hold(stores, (event, &buyer, &seats), None).await,
-        Some(repeat) => {
-            if let Some(answer) = known_answer(stores, repeat).await? {
-                return Ok(answer);
-            }
-            let marked = stores.redis.begin_request(&repeat.key.caller, &repeat.key.key).await;
-            if matches!(marked, Ok(false)) {
-                return Err(PlaceHoldError::InProgress);
-            }
-            let held = hold(stores, (event, &buyer, &seats), Some(repeat)).await;
-            if marked.is_ok() {
-                let _ends_by_itself = stores.redis.end_request(&repeat.key.caller, &repeat.key.key).await;
-            }
-            held
-        }
+    let begun = std::time::Instant::now();
+    let asked = (event, &buyer, seats.as_slice());
+    let answered = match &idempotency {
+        None => match hold(stores, asked, None).await {
+            Ok(held) => held.map(Answered::New).ok_or(PlaceError::Refused.into()),
+            Err(refusal) => Err(refusal),
+        },
+        Some(repeat) => hold_once(stores, asked, repeat).await,
     };
-    let held = match (held, &idempotency) {
-        (Err(error), Some(repeat)) if error.is_refusal() => {
-            // Its twin may have held these very seats since we looked: then that is the answer, not a conflict with it.
-            match known_answer(stores, repeat).await? {
-                Some(_) => Ok(None),
-                None => Err(error),
+    let outcome = outcome_name(&answered);
+    metrics::counter!("holdfast_holds_total", "outcome" => outcome).increment(1);
+    metrics::histogram!("holdfast_hold_duration_seconds", "outcome" => outcome).record(begun.elapsed());
+    answered
+}
+
+/// Repeats are marked before the first answer is looked for: whoever is marked later finds the answer of whoever was
+/// marked before. Without Redis they run beside each other, and Postgres lets one of them through.
+async fn hold_once(
+    stores: &Stores,
+    asked: (EventId, &Buyer, &[SeatRef]),
+    repeat: &Idempotent<Reservation>,
+) -> Result<Answered<Reservation>, PlaceHoldError> {
+    let marked = stores.redis.begin_request(&repeat.key.caller, &repeat.key.key).await;
+    let answered = match known_answer(stores, repeat).await {
+        Ok(None) if matches!(marked, Ok(false)) => Err(PlaceHoldError::InProgress),
+        Ok(None) => match hold(stores, asked, Some(repeat)).await {
+            Ok(Some(held)) => Ok(Answered::New(held)),
+            Ok(None) => answer_or(stores, repeat, PlaceHoldError::InProgress).await,
+            // What is in the way may be the same request's own hold.
+            Err(refusal @ (PlaceHoldError::Unavailable(_) | PlaceHoldError::BuyerLimit { .. })) if marked.is_err() => {
+                answer_or(stores, repeat, refusal).await
             }
-        }
-        (held, _) => held,
+            Err(refusal) => Err(refusal),
+        },
+        Ok(Some(answer)) => Ok(answer),
+        Err(error) => Err(error),
     };
-    metrics::counter!("holdfast_holds_total", "outcome" => outcome_name(&held)).increment(1);
-    match (held?, &idempotency) {
-        (Some(reservation), _) => Ok(Answered::New(reservation)),
-        (None, Some(repeat)) => known_answer(stores, repeat).await?.ok_or(PlaceHoldError::InProgress),
-        (None, None) => Err(PlaceError::Refused.into()),
+    if matches!(marked, Ok(true)) {
+        let _ends_by_itself = stores.redis.end_request(&repeat.key.caller, &repeat.key.key).await;
     }
+    answered
+}
+
+async fn answer_or(
+    stores: &Stores,
+    repeat: &Idempotent<Reservation>,
+    refusal: PlaceHoldError,
+) -> Result<Answered<Reservation>, PlaceHoldError> {
+    known_answer(stores, repeat).await?.ok_or(refusal)
 }
 
 async fn known_answer(
@@ -187,10 +196,10 @@ async fn known_answer(
     }
 }
 
-fn outcome_name(held: &Result<Option<Reservation>, PlaceHoldError>) -> &'static str {
-    match held {
-        Ok(Some(_)) => "held",
-        Ok(None) => "replayed",
+fn outcome_name(answered: &Result<Answered<Reservation>, PlaceHoldError>) -> &'static str {
+    match answered {
+        Ok(Answered::New(_)) => "held",
+        Ok(Answered::Replayed(_)) => "replayed",
         Err(PlaceHoldError::Unavailable(_)) => "conflict",
         Err(PlaceHoldError::TooManySeats { .. } | PlaceHoldError::BuyerLimit { .. }) => "limit",
         Err(PlaceHoldError::Pg(_) | PlaceHoldError::Place(_)) => "failed",
@@ -204,13 +213,20 @@ async fn hold(
     (event, buyer, seats): (EventId, &Buyer, &[SeatRef]),
     repeat: Option<&Idempotent<Reservation>>,
 ) -> Result<Option<Reservation>, PlaceHoldError> {
+    let asked_at = std::time::Instant::now();
     let sheet = stores.book.sheet(event).await?.ok_or(PlaceHoldError::UnknownEvent)?;
-    let first = hold_by(stores, sheet, (buyer, seats), repeat).await?;
-    if let Tried::Done(done) = first {
-        return Ok(*done);
-    }
-    // The event has changed since it was looked at.
-    let sheet = stores.book.fresh_sheet(event).await?.ok_or(PlaceHoldError::UnknownEvent)?;
+    let is_old = sheet.is_older_than(asked_at);
+    let sheet = match hold_by(stores, sheet, (buyer, seats), repeat).await {
+        Ok(Tried::Done(done)) => return Ok(*done),
+        // The event has changed since it was looked at.
+        Ok(Tried::Stale) => stores.book.fresh_sheet(event).await?,
+        // Perhaps it has: who has just read that it is on sale must not be refused by an older look.
+        Err(PlaceHoldError::NotOnSale(_) | PlaceHoldError::SalesClosed) if is_old => {
+            stores.book.sheet_since(event, asked_at).await?
+        }
+        Err(error) => return Err(error),
+    };
+    let sheet = sheet.ok_or(PlaceHoldError::UnknownEvent)?;
     match hold_by(stores, sheet, (buyer, seats), repeat).await? {
         Tried::Done(done) => Ok(*done),
         Tried::Stale => Err(PlaceError::Unavailable.into()),
@@ -280,7 +296,7 @@ async fn refuse(stores: &Stores, plan: &Arc<Plan>, outcome: HoldOutcome) -> Resu
                 let index = plan.seats.iter().position(|planned| planned.id == seat)?;
                 Some(SeatConflict { index, seat, status })
             });
-            Err(PlaceHoldError::Unavailable(conflicts.collect()))
+            Err(refused(conflicts.collect()))
         }
         HoldOutcome::Stale => {
             let now = stores.pg.now().await?;
@@ -371,7 +387,7 @@ async fn take_gates(stores: &Stores, plan: &Plan) -> Result<Option<i64>, PlaceHo
                 };
                 conflicts.extend(refused.into_iter().filter_map(conflict));
             }
-            Err(_away) => return if conflicts.is_empty() { Ok(None) } else { Err(refused_by_gate(conflicts)) },
+            Err(_away) => return if conflicts.is_empty() { Ok(None) } else { Err(refused(conflicts)) },
         }
     }
     if conflicts.is_empty() {
@@ -380,10 +396,10 @@ async fn take_gates(stores: &Stores, plan: &Plan) -> Result<Option<i64>, PlaceHo
     if now.is_some() {
         release_gate(stores, plan).await;
     }
-    Err(refused_by_gate(conflicts))
+    Err(refused(conflicts))
 }
 
-fn refused_by_gate(mut conflicts: Vec<SeatConflict>) -> PlaceHoldError {
+fn refused(mut conflicts: Vec<SeatConflict>) -> PlaceHoldError {
     conflicts.sort_unstable_by_key(|conflict| conflict.index);
     PlaceHoldError::Unavailable(conflicts)
 }

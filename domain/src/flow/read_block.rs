@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 
+use crate::event::EventStatus;
 use crate::id::SeatId;
 use crate::runtime::clock::new_uuid;
 use crate::seat::SeatStatus;
@@ -176,6 +177,12 @@ async fn heal_seats(
     let ids: Vec<SeatId> = seats.iter().map(|seat| seat.id).collect();
     let read = stores.pg.read_claims(sheet.event.id, &ids).await?;
     let (healings, gated) = compare(stores, (sheet, seats), (keys, picture), &read);
+    if sheet.event.status != EventStatus::Preparing {
+        let wrong = healings.iter().filter(|healing| healing.seen.is_some()).count();
+        let count = |seats: usize| u64::try_from(seats).unwrap_or(0);
+        metrics::counter!("holdfast_drift_seats_total", "bucket" => "wrong").increment(count(wrong));
+        metrics::counter!("holdfast_drift_seats_total", "bucket" => "absent").increment(count(healings.len() - wrong));
+    }
     let written = stores.redis.heal_seats(key, &healings).await?;
     Ok(Healed { wrong: u64::try_from(healings.len()).unwrap_or(u64::MAX), written, gated })
 }

@@ -15,7 +15,8 @@ use crate::store::pg::outbox::{JobKind, OutboxRow, insert_outbox};
 use crate::store::pg::{PgError, commit};
 use crate::time::{VenueZone, WallClock};
 
-use super::Stores;
+use super::repeat::{RepeatError, first_answer, keep_answer};
+use super::{Answered, Idempotent, Stores};
 
 /// What an event is made from. Times are wall-clock times of the venue, or instants.
 #[derive(Debug, Clone)]
@@ -82,9 +83,21 @@ pub enum SetUpEventError {
     /// The event is in a status from which this cannot be done.
     #[error("this cannot be done while the event is {}", .0.as_str())]
     WrongStatus(EventStatus),
+    /// The idempotency key was used for another request.
+    #[error("the idempotency key was used for another request")]
+    KeyReused,
     /// Postgres failed.
     #[error(transparent)]
     Pg(#[from] PgError),
+}
+
+impl From<RepeatError> for SetUpEventError {
+    fn from(error: RepeatError) -> Self {
+        match error {
+            RepeatError::KeyReused => Self::KeyReused,
+            RepeatError::Pg(error) => Self::Pg(error),
+        }
+    }
 }
 
 /// Makes an event, as a draft.
@@ -92,6 +105,40 @@ pub enum SetUpEventError {
 /// # Errors
 /// [`SetUpEventError`].
 pub async fn create_event(stores: &Stores, plan: EventPlan) -> Result<Event, SetUpEventError> {
+    let event = plan_event(stores, plan).await?;
+    let mut tx = stores.pg.begin().await?;
+    let date_key = insert_event(&mut tx, &event).await?;
+    commit(tx).await?;
+    Ok(Event { date_key, ..event })
+}
+
+/// Makes an event once for each key, however often it is asked for.
+///
+/// # Errors
+/// [`SetUpEventError`].
+pub async fn create_event_once(
+    stores: &Stores,
+    plan: EventPlan,
+    repeat: Idempotent<Event>,
+) -> Result<Answered<Event>, SetUpEventError> {
+    let repeat = Some(&repeat);
+    if let Some(answer) = first_answer(stores, repeat).await? {
+        return Ok(answer);
+    }
+    let event = plan_event(stores, plan).await?;
+    let mut tx = stores.pg.begin().await?;
+    let date_key = insert_event(&mut tx, &event).await?;
+    let event = Event { date_key, ..event };
+    if keep_answer(&mut tx, repeat, &event, (event.id, event.id.0)).await? {
+        commit(tx).await?;
+        return Ok(Answered::New(event));
+    }
+    drop(tx);
+    first_answer(stores, repeat).await?.ok_or(SetUpEventError::KeyReused)
+}
+
+/// The event that a plan describes, once nothing is wrong with it.
+async fn plan_event(stores: &Stores, plan: EventPlan) -> Result<Event, SetUpEventError> {
     let Some(venue) = stores.pg.find_venue(plan.venue).await? else {
         let message = "there is no such venue: import it first".to_owned();
         return Err(SetUpEventError::Invalid(vec![FieldFault { field: "venue".to_owned(), message }]));
@@ -120,10 +167,7 @@ pub async fn create_event(stores: &Stores, plan: EventPlan) -> Result<Event, Set
     };
     faults.check(&event, &categories);
     faults.end()?;
-    let mut tx = stores.pg.begin().await?;
-    let date_key = insert_event(&mut tx, &event).await?;
-    commit(tx).await?;
-    Ok(Event { date_key, ..event })
+    Ok(event)
 }
 
 /// Changes an event that is neither closed nor called off.

@@ -9,10 +9,11 @@ use crate::id::ReservationId;
 use crate::reservation::{CancelReason, Reservation, ReservationState};
 use crate::store::pg::payments::find_standing_payment;
 use crate::store::pg::reservations::{ReservationHead, cancel_locked, lock_reservation, move_deadline};
-use crate::store::pg::{PgError, commit};
+use crate::store::pg::{PgError, Tx, commit};
 
+use super::repeat::{RepeatError, first_answer, keep_answer};
 use super::show_reservation::show_after_change;
-use super::{Access, FaultPoint, Stores};
+use super::{Access, Answered, FaultPoint, Idempotent, Stores};
 
 /// Why a reservation cannot be cancelled or extended.
 #[derive(Debug, thiserror::Error)]
@@ -32,9 +33,21 @@ pub enum ChangeReservationError {
     /// The event does not allow (further) extensions, or the cap is reached.
     #[error("no further extension is allowed")]
     NoFurtherExtension,
+    /// The idempotency key was used for another request.
+    #[error("the idempotency key was used for another request")]
+    KeyReused,
     /// Postgres failed.
     #[error(transparent)]
     Pg(#[from] PgError),
+}
+
+impl From<RepeatError> for ChangeReservationError {
+    fn from(error: RepeatError) -> Self {
+        match error {
+            RepeatError::KeyReused => Self::KeyReused,
+            RepeatError::Pg(error) => Self::Pg(error),
+        }
+    }
 }
 
 /// Cancels a PENDING reservation for its buyer, or for an operator. A reservation that is cancelled by the same reason
@@ -89,8 +102,48 @@ pub async fn extend_reservation(
     access: &Access,
     id: ReservationId,
 ) -> Result<Reservation, ChangeReservationError> {
-    let known = stores.pg.find_reservation_head(id).await?.filter(|head| access.covers(&head.buyer));
-    let known = known.ok_or(ChangeReservationError::NotFound)?;
+    let (tx, extended) = extend(stores, access, id).await?;
+    commit(tx).await?;
+    show_after_change(stores, id).await;
+    Ok(extended)
+}
+
+/// Extends a reservation once for each key, however often it is asked for.
+///
+/// # Errors
+/// [`ChangeReservationError`].
+pub async fn extend_reservation_once(
+    stores: &Stores,
+    access: &Access,
+    id: ReservationId,
+    repeat: Idempotent<Reservation>,
+) -> Result<Answered<Reservation>, ChangeReservationError> {
+    let repeat = Some(&repeat);
+    if let Some(answer) = first_answer(stores, repeat).await? {
+        return Ok(answer);
+    }
+    let (mut tx, extended) = match extend(stores, access, id).await {
+        Ok(done) => done,
+        // The same request, sent twice at once: the other one was faster, and has used up what was allowed.
+        Err(error) => return first_answer(stores, repeat).await?.ok_or(error),
+    };
+    if !keep_answer(&mut tx, repeat, &extended, (extended.event, id.0)).await? {
+        drop(tx);
+        return first_answer(stores, repeat).await?.ok_or(ChangeReservationError::KeyReused);
+    }
+    commit(tx).await?;
+    show_after_change(stores, id).await;
+    Ok(Answered::New(extended))
+}
+
+/// Extends it in a transaction that is still to be committed.
+async fn extend(
+    stores: &Stores,
+    access: &Access,
+    id: ReservationId,
+) -> Result<(Tx, Reservation), ChangeReservationError> {
+    // Seats and payments cannot change while it is PENDING without a payment, which is all that is extended.
+    let known = super::read_reservation(stores, access, id).await?.ok_or(ChangeReservationError::NotFound)?;
     let sheet = stores.book.sheet(known.event).await?.ok_or(ChangeReservationError::NotFound)?;
     let mut tx = stores.pg.begin().await?;
     let head = lock_reservation(&mut tx, id, stores.pg.clock().offset_ms()).await?;
@@ -101,9 +154,8 @@ pub async fn extend_reservation(
     }
     let deadline = extended_deadline(&sheet.event, &head).ok_or(ChangeReservationError::NoFurtherExtension)?;
     move_deadline(&mut tx, &head, (deadline, false)).await?;
-    commit(tx).await?;
-    show_after_change(stores, id).await;
-    read_changed(stores, id).await
+    let generation = head.generation + 1;
+    Ok((tx, Reservation { expires_at: deadline, generation, read_at: head.read_at, ..known }))
 }
 
 /// Whether a locked reservation can still be paid for or extended.

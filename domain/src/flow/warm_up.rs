@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 use crate::id::ReservationId;
 use crate::queue::{JobId, NewJob, Queue, QueueError};
@@ -57,38 +58,6 @@ pub enum WarmUpError {
     Heal(#[from] HealBlockError),
 }
 
-/// Asks for a warm-up. Requests with the same `why` are one job until it is done; false where it stands already.
-///
-/// # Errors
-/// The queues' Redis failed.
-pub async fn request_warm_up(stores: &Stores, why: &str) -> Result<bool, QueueError> {
-    let text: String = why.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').take(80).collect();
-    let Ok(id) = JobId::parse(&format!("warm-up-{text}")) else { return Ok(false) };
-    let job = NewJob::new(Queue::WarmUp, id, JobKind::WarmUp.name(), json!({ "why": why })).again_after_done();
-    let is_new = stores.jobs.enqueue(&[job]).await?.added > 0;
-    if is_new {
-        tracing::info!(why, "asking for a warm-up");
-    }
-    Ok(is_new)
-}
-
-/// Asks for a warm-up whenever this process could not show a change in Redis, or not mark it there, once Redis answers
-/// again. Runs in every process, for ever; while nothing is missed it asks nobody anything.
-pub async fn request_missed_warm_ups(stores: Stores) {
-    const LOOK_EVERY: Duration = Duration::from_millis(500);
-    loop {
-        tokio::time::sleep(LOOK_EVERY).await;
-        if stores.take_redis_missed() && !is_missed_asked_for(&stores).await {
-            stores.note_redis_missed();
-        }
-    }
-}
-
-/// False also where a warm-up for this reason is under way: it may be past what was missed since.
-async fn is_missed_asked_for(stores: &Stores) -> bool {
-    stores.redis.epoch().await.is_ok() && request_warm_up(stores, "missed").await.unwrap_or(false)
-}
-
 /// Rebuilds Redis from Postgres.
 ///
 /// # Errors
@@ -102,6 +71,38 @@ pub async fn warm_up(stores: &Stores) -> Result<WarmUpReport, WarmUpError> {
     let result = run.run().await;
     let _lapses = stores.redis.release_warm_up(&holder).await;
     result
+}
+
+/// Asks for a warm-up. Requests with the same `why` are one job while Redis remembers it.
+///
+/// # Errors
+/// The queues' Redis failed.
+pub async fn request_warm_up(stores: &Stores, why: &str) -> Result<(), QueueError> {
+    let text: String = why.chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').take(80).collect();
+    let Ok(id) = JobId::parse(&format!("warm-up-{text}")) else { return Ok(()) };
+    tracing::info!(why, "asking for a warm-up");
+    let job = NewJob::new(Queue::WarmUp, id, JobKind::WarmUp.name(), json!({ "why": why })).again_after_done();
+    stores.jobs.enqueue(&[job]).await?;
+    Ok(())
+}
+
+/// Asks for a warm-up whenever this process has made changes that it could not show in Redis, once Redis is back. Runs
+/// until `shutdown`.
+pub async fn repair_missed(stores: Stores, shutdown: CancellationToken) {
+    const LOOK_EVERY: Duration = Duration::from_secs(1);
+    loop {
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+        }
+        if !stores.take_redis_missed() {
+            continue;
+        }
+        let is_back = stores.redis.probe().await.is_ok();
+        if !is_back || request_warm_up(&stores, &format!("missed-{}", new_uuid())).await.is_err() {
+            stores.note_redis_missed();
+        }
+    }
 }
 
 struct WarmUp<'a> {

@@ -153,7 +153,7 @@ async fn audit_deadlines(test: &TestStores, redis: &mut MultiplexedConnection, f
     .unwrap();
     let wanted: BTreeMap<String, i64> = rows.into_iter().map(|(id, at)| (id.to_string(), at)).collect();
     let index: Vec<(String, f64)> = redis::cmd("ZRANGE")
-        .arg(test.key("holdfast:deadlines"))
+        .arg(test.deadlines_key())
         .arg(0)
         .arg(-1)
         .arg("WITHSCORES")

@@ -42,9 +42,9 @@ impl JobHandler for ExpireReservations {
                 }
                 Ok(())
             }
-            Err(ExpireReservationsError::Pg(error) | ExpireReservationsError::Show(ShowReservationError::Pg(error))) => {
-                Err(pg_verdict(&error))
-            }
+            Err(
+                ExpireReservationsError::Pg(error) | ExpireReservationsError::Show(ShowReservationError::Pg(error)),
+            ) => Err(pg_verdict(&error)),
             Err(error @ ExpireReservationsError::Show(_)) => Err(JobError::store_down(reasons(&error))),
         }
     }

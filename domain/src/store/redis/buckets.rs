@@ -91,25 +91,6 @@ impl SeatBucket {
         }
     }
 
-    /// Reads a bucket. One that is not ours to read has none of the four statuses, and its version if it has one: it is
-    /// healed by that, while an absent one has nothing to compare.
-    fn read(json: &str) -> Self {
-        serde_json::from_str(json).unwrap_or_else(|_| {
-            let fields: serde_json::Value = serde_json::from_str(json).unwrap_or_default();
-            let version = fields.get("version").and_then(|version| version.as_str()).map(str::to_owned);
-            Self {
-                status: String::new(),
-                user_id: None,
-                match_id: String::new(),
-                created_at: None,
-                expired_at: None,
-                reservation_id: None,
-                deadline_ms: None,
-                version,
-            }
-        })
-    }
-
     /// What readers see at `now_ms`: a held seat whose deadline has passed is available (I3).
     #[must_use]
     pub fn seat_status_at(&self, now_ms: i64) -> Option<SeatStatus> {
@@ -122,6 +103,28 @@ impl SeatBucket {
     #[must_use]
     pub fn deadline(&self) -> Option<i64> {
         self.deadline_ms.as_deref()?.parse().ok()
+    }
+
+    /// Reads a bucket. What is none has no status that is one of the words, and the version by which heal.lua knows it.
+    fn read(json: &str) -> Self {
+        serde_json::from_str(json).unwrap_or_else(|_| {
+            let version =
+                serde_json::from_str::<serde_json::Value>(json).ok().and_then(|value| match &value["version"] {
+                    serde_json::Value::String(version) => Some(version.clone()),
+                    serde_json::Value::Number(version) => Some(version.to_string()),
+                    _ => None,
+                });
+            Self {
+                status: String::new(),
+                user_id: None,
+                match_id: String::new(),
+                created_at: None,
+                expired_at: None,
+                reservation_id: None,
+                deadline_ms: None,
+                version,
+            }
+        })
     }
 
     /// The JSON without its closing brace: the scripts add the version.

@@ -146,19 +146,19 @@ impl KeyScheme {
     /// The deadline index: a sorted set of reservations by deadline in ms.
     #[must_use]
     pub fn deadlines(&self) -> String {
-        format!("{}holdfast:deadlines", self.prefix)
+        self.of_installation("deadlines")
     }
 
     /// The warm-up epoch: absent = this Redis has been lost.
     #[must_use]
     pub fn epoch(&self) -> String {
-        format!("{}holdfast:epoch", self.prefix)
+        self.of_installation("epoch")
     }
 
     /// Who warms up now.
     #[must_use]
     pub fn warm_up_lease(&self) -> String {
-        format!("{}holdfast:warm-up", self.prefix)
+        self.of_installation("warm-up")
     }
 
     /// The mode in which this Redis is written.
@@ -175,6 +175,12 @@ impl KeyScheme {
         name.push(':');
         escape(key, &mut name);
         name
+    }
+
+    /// One tag for all of these: scripts look at the epoch together with the index, or with the lease.
+    fn of_installation(&self, name: &str) -> String {
+        let word = if self.cluster_tags { "{holdfast}" } else { "holdfast" };
+        format!("{}{word}:{name}", self.prefix)
     }
 
     fn of_block(&self, kind: &str, block: &BlockKey) -> String {

@@ -1,0 +1,125 @@
+//! A crash at any point of any flow does no harm: what the workers do afterwards sets everything right.
+//!
+//! One day at the box office is run again and again; the first time it crashes at the first point that any flow
+//! passes, the second time at the second, until it runs through. What a crashed process leaves is repaired by another
+//! one, and audited.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use domain::flow::expire_reservations::expire_reservations;
+use domain::flow::finalize_payment::finalize_payment;
+use domain::flow::open_event::open_event;
+use domain::flow::set_up_event::start_sale;
+use domain::flow::unhold::cancel_reservation;
+use domain::flow::warm_up::warm_up;
+use domain::flow::{Access, FaultPoint, Faults, Stores};
+use domain::id::EventId;
+use domain::reservation::CancelReason;
+use holdfast_tests::audit::assert_sound;
+use holdfast_tests::provider::ScriptedProvider;
+use holdfast_tests::repair::settle;
+use holdfast_tests::sale::{Sale, SalePlan, pay};
+use holdfast_tests::stores::TestStores;
+use tokio::sync::Notify;
+
+/// Every flow once: open, hold over two blocks, pay, cancel, expire, warm up.
+async fn a_day_at_the_box_office(test: &TestStores, stores: &Stores, provider: &ScriptedProvider, event: EventId) {
+    start_sale(stores, event).await.unwrap();
+    open_event(stores, event).await.unwrap();
+    let sale = Sale::of(stores, event).await;
+    let paid = sale.hold(stores, "u1", &["B1/A-1", "B2/A-1"]).await.unwrap();
+    let left = sale.hold(stores, "u2", &["B1/A-2", "B2/A-2"]).await.unwrap();
+    let forgotten = sale.hold(stores, "u3", &["B1/A-3", "B2/A-3"]).await.unwrap();
+    cancel_reservation(stores, &Access::Any, left.id, CancelReason::User).await.unwrap();
+    let payment = pay(stores, paid.id, "tok_ok").await.unwrap();
+    finalize_payment(stores, &provider.gateways(), payment.id).await.unwrap();
+    test.advance(6_000);
+    expire_reservations(stores, &[forgotten.id]).await.unwrap();
+    warm_up(stores).await.unwrap();
+}
+
+/// Crashes at the `nth` point that is passed. Returns that point, or none where the day has fewer.
+async fn crash_at(nth: usize) -> Option<FaultPoint> {
+    let test = TestStores::start().await;
+    let provider = ScriptedProvider::default();
+    let plan = SalePlan::of_rows(&[("B1", "A", 5), ("B2", "A", 5)]).ttl_ms(6_000).window_ms(20_000);
+    let event = Sale::draft(&test.stores, plan).await;
+    let (passed, crashed) = (AtomicUsize::new(0), Arc::new((Notify::new(), Mutex::new(None))));
+    let mut doomed = test.another_process();
+    let at = Arc::clone(&crashed);
+    doomed.faults = Faults::crash_where(move |point| {
+        let crash = passed.fetch_add(1, Ordering::SeqCst) + 1 == nth;
+        if crash {
+            *at.1.lock().unwrap() = Some(point);
+            at.0.notify_one();
+        }
+        crash
+    });
+    tokio::select! {
+        () = a_day_at_the_box_office(&test, &doomed, &provider, event) => {}
+        () = crashed.0.notified() => {}
+    }
+    drop(doomed);
+    let point = *crashed.1.lock().unwrap();
+    // A hold that was on its way into Postgres may still arrive, as it may after a real crash.
+    assert_sound(&test).await;
+    // The dead process's right to warm up ends by itself after some seconds; they are not waited for here.
+    let _: i64 =
+        redis::cmd("DEL").arg(test.key("holdfast:warm-up")).query_async(&mut test.redis().await).await.unwrap();
+    // A gate that nobody stands behind opens by itself.
+    test.advance(test.stores.timing.gate_ms);
+    let heir = test.another_process();
+    settle(&test, &heir, &provider).await;
+    // What was held is over by now; what was paid stays, and a second repair changes nothing.
+    test.advance(60_000);
+    settle(&test, &heir, &provider).await;
+    let sale = Sale::of(&heir, event).await;
+    let next = sale.hold(&heir, "u9", &["B1/A-3", "B2/A-2"]).await;
+    let opened = test.count("SELECT count(*) FROM events WHERE status = 'on_sale'").await;
+    assert_eq!(next.is_ok(), opened == 1, "{point:?}: {next:?}");
+    settle(&test, &heir, &provider).await;
+    point
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crash_at_any_point_is_set_right() {
+    let mut crashed_at = HashSet::new();
+    let mut nth = 0;
+    loop {
+        nth += 1;
+        match crash_at(nth).await {
+            Some(point) => crashed_at.insert(point),
+            None => break,
+        };
+    }
+    for point in FaultPoint::ALL {
+        assert!(crashed_at.contains(&point), "the day never passes {point:?}");
+    }
+}
+
+/// The seats of a hold that died between gate and commit are available again within seconds, without any repair.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gate_whose_process_died_opens_by_itself() {
+    let test = TestStores::start().await;
+    let sale = Sale::open(&test.stores, SalePlan::default()).await;
+    let mut doomed = test.another_process();
+    let reached = Arc::new(Notify::new());
+    let notify = Arc::clone(&reached);
+    doomed.faults = Faults::crash_where(move |point| {
+        let crash = point == FaultPoint::HoldGateTaken;
+        if crash {
+            notify.notify_one();
+        }
+        crash
+    });
+    tokio::select! {
+        held = sale.hold(&doomed, "u1", &["A-1"]) => panic!("{held:?}"),
+        () = reached.notified() => {}
+    }
+    assert!(sale.hold(&test.stores, "u2", &["A-1"]).await.is_err(), "the gate stands");
+    test.advance(test.stores.timing.gate_ms);
+    sale.hold(&test.stores, "u2", &["A-1"]).await.expect("the gate has opened");
+    settle(&test, &test.stores, &ScriptedProvider::default()).await;
+}
