@@ -9,6 +9,7 @@ mod deadlines;
 mod expiry;
 mod harness;
 mod holds;
+mod http;
 mod idempotency;
 mod layout;
 mod limits;

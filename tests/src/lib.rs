@@ -22,3 +22,4 @@ pub mod sale;
 pub mod servers;
 pub mod stores;
 pub mod wait;
+pub mod web;
