@@ -1,7 +1,9 @@
 //! Postgres: the truth about ownership. One transaction for each flow, no call to anything else inside it.
 //!
-//! Locks are taken in one order everywhere: buyers' limits, then claims in the order of (event, seat), then
-//! reservations in the order of their ids, then payments.
+//! Locks are taken in one order everywhere: buyers' limits, then new claims in the order of (event, seat), then
+//! reservations in the order of their ids and with each the claims that are its own, then payments, then idempotency
+//! keys. A takeover claims once more after it has expired the dead: Postgres breaks the one deadlock that this allows (a
+//! third transaction expired one of the dead in between), and the batch is tried again.
 
 pub mod api_keys;
 pub mod claims;
