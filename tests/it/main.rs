@@ -2,6 +2,7 @@
 
 #![cfg(test)]
 
+mod attacks;
 mod board;
 mod crashes;
 mod deadlines;
