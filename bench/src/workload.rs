@@ -54,7 +54,7 @@ where
                 let Some(request) = next() else { break };
                 let sent = Instant::now();
                 let status = connection.send(&request).await?.status;
-                micros.saturating_record(u64::try_from(sent.elapsed().as_micros()).unwrap_or(u64::MAX));
+                micros.record(u64::try_from(sent.elapsed().as_micros()).unwrap_or(u64::MAX))?;
                 if status == wanted { good += 1 } else { other += 1 }
             }
             anyhow::Ok((good, other, micros))

@@ -1,8 +1,8 @@
 //! The tests that need real stores: one binary, a module for each subject.
 
 #![cfg(test)]
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking, its support too")]
 
+mod attacks;
 mod board;
 mod crashes;
 mod deadlines;
@@ -16,6 +16,9 @@ mod limits;
 mod mirror;
 mod names;
 mod payments;
+mod processes;
 mod races;
 mod redis_gone;
+mod redis_servers;
 mod warm_up;
+mod workers;
