@@ -2,6 +2,7 @@
 
 #![cfg(test)]
 
+mod attacks;
 mod board;
 mod crashes;
 mod deadlines;
@@ -15,6 +16,9 @@ mod limits;
 mod mirror;
 mod names;
 mod payments;
+mod processes;
 mod races;
 mod redis_gone;
+mod redis_servers;
 mod warm_up;
+mod workers;

@@ -114,7 +114,12 @@ async fn a_warm_up_that_was_broken_off_begins_again_elsewhere() {
         () = reached.notified() => {}
     }
     assert_eq!(test.stores.redis.epoch().await.unwrap(), None, "it does not claim to be whole");
-    // The right of the dead one runs out by itself.
+    // The right of the dead one runs out by itself; most of its fifteen seconds are over.
+    let lease = test.key("holdfast:warm-up");
+    let shortened: i64 =
+        redis::cmd("PEXPIRE").arg(&lease).arg(2_000).query_async(&mut test.redis().await).await.unwrap();
+    assert_eq!(shortened, 1, "the right has an end");
+    assert!(matches!(warm_up(&test.stores).await, Err(WarmUpError::Elsewhere)));
     until("the next warm-up", async || match warm_up(&test.stores).await {
         Ok(report) => Some(report),
         Err(WarmUpError::Elsewhere) => None,

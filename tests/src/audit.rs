@@ -7,6 +7,8 @@ mod rows;
 pub use buckets::audit_redis;
 pub use rows::{audit_postgres, audit_settled};
 
+use std::time::{Duration, Instant};
+
 use crate::provider::ScriptedProvider;
 use crate::stores::TestStores;
 
@@ -27,4 +29,22 @@ pub async fn assert_settled(test: &TestStores, provider: &ScriptedProvider) {
     let mut findings = audit_settled(test, provider).await;
     findings.extend(audit_redis(test).await);
     assert!(findings.is_empty(), "not settled:\n{}", findings.join("\n"));
+}
+
+/// Waits until the workers have brought everything to rest.
+///
+/// # Panics
+/// With what is still not sound after `limit`.
+pub async fn settles_within(test: &TestStores, limit: Duration) {
+    let provider = ScriptedProvider::default();
+    let began = Instant::now();
+    loop {
+        let mut findings = audit_settled(test, &provider).await;
+        findings.extend(audit_redis(test).await);
+        if findings.is_empty() {
+            return;
+        }
+        assert!(began.elapsed() < limit, "not settled within {limit:?}:\n{}", findings.join("\n"));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }

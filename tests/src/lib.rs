@@ -6,6 +6,7 @@
 //! - [`provider::ScriptedProvider`]: a payment provider that outlives crashes, as a real one does.
 //! - [`repair::settle`]: what the workers would do, done at once, by the flows.
 //! - [`audit::audit`]: reads Postgres and Redis by its own means and says what breaks an invariant.
+//! - [`worker::RunningWorker`]: a worker, with bridge and sweep, in this process.
 //! - [`wait::until`]: waits for a condition; nothing here sleeps for a while and hopes.
 
 #![expect(
@@ -23,3 +24,4 @@ pub mod servers;
 pub mod stores;
 pub mod wait;
 pub mod web;
+pub mod worker;

@@ -21,6 +21,8 @@ use domain::reservation::Reservation;
 use domain::seat::{SeatRef, SeatStatus};
 use domain::venue::VenueMap;
 
+use crate::stores::TestStores;
+
 /// What an event is made from; [`SalePlan::default`] is block `B1` with rows A, B, C of ten seats at 50,000 won.
 #[derive(Debug, Clone)]
 pub struct SalePlan {
@@ -208,6 +210,16 @@ impl Sale {
         let index = seats.iter().position(|seat| seat.row == row && seat.column == column).expect("the seat is there");
         let reading = self.read(stores, block.block.as_str()).await;
         reading.seats[index].status_at(reading.now_ms)
+    }
+
+    /// What the seat's bucket says, taken as it is: a reader that knows nothing of deadlines. None where it is absent.
+    pub async fn bucket_status(&self, test: &TestStores, name: &str) -> Option<String> {
+        let SeatRef::Place { block, column, row } = self.seat(name) else { unreachable!("seats are named by place") };
+        let block = self.sheet.block_key(self.sheet.map.block(&block).expect("the block is there"));
+        let key = test.stores.redis.keys().seat(&block, &column, &row);
+        let json: Option<String> = redis::cmd("GET").arg(key).query_async(&mut test.redis().await).await.unwrap();
+        let bucket: serde_json::Value = serde_json::from_str(&json?).expect("a bucket is JSON");
+        bucket["status"].as_str().map(str::to_owned)
     }
 
     /// What a reader sees of a block.

@@ -3,12 +3,16 @@
 use std::fmt::Write as _;
 
 use domain::flow::Stores;
+use domain::flow::warm_up::{repair_missed, warm_up};
 use domain::runtime::clock::{Clock, new_uuid};
 use domain::runtime::settings::StoreSettings;
+use domain::runtime::telemetry::{LogFormat, LogSettings, start_logging};
 use domain::store::pg::{MIGRATOR, Pg};
 use redis::aio::MultiplexedConnection;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
 use sqlx::{ConnectOptions as _, Executor as _};
+use tokio::runtime::RuntimeFlavor;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::servers::servers;
 
@@ -29,13 +33,16 @@ pub struct TestStores {
 }
 
 impl TestStores {
-    /// Stores on the shared servers.
+    /// Stores on the shared servers. What they do is logged where `HOLDFAST_TEST_LOG` says what (`debug`, `workers=debug`).
     pub async fn start() -> Self {
         Self::start_with(|_| {}).await
     }
 
     /// Stores with other settings than the usual; the database is made before they are asked.
     pub async fn start_with(change: impl FnOnce(&mut StoreSettings)) -> Self {
+        if let Ok(log) = std::env::var("HOLDFAST_TEST_LOG") {
+            start_logging(&LogSettings { log, log_format: LogFormat::Text });
+        }
         let nonce = new_uuid().simple().to_string();
         let nonce = &nonce[nonce.len() - 16..];
         let database = format!("holdfast_test_{nonce}");
@@ -81,8 +88,17 @@ impl TestStores {
     /// A process that finds Redis lost and warms it up first: what was changed while Redis was away shows then.
     pub async fn another_process_after_a_loss(&self) -> Stores {
         let stores = self.another_process();
-        domain::flow::warm_up::warm_up(&stores).await.expect("Redis is rebuilt");
+        warm_up(&stores).await.expect("Redis is rebuilt");
         stores
+    }
+
+    /// Lets the test's own process do what every API process does beside its requests: ask for a warm-up once Redis is
+    /// back after changes that it missed. Until the guard is dropped.
+    #[must_use]
+    pub fn repair_as_an_api(&self) -> DropGuard {
+        let shutdown = CancellationToken::new();
+        tokio::spawn(repair_missed(self.stores.clone(), shutdown.clone()));
+        shutdown.drop_guard()
     }
 
     /// Moves time.
@@ -142,7 +158,12 @@ impl Drop for TestStores {
         let tidied = std::thread::spawn(|| {
             tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(tidy);
         });
-        if tidied.join().is_err() && !std::thread::panicking() {
+        // Others go on meanwhile: the server waits for those that are just connecting, and they for this runtime.
+        let is_tidy = match tokio::runtime::Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
+            Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(|| tidied.join()).is_ok(),
+            _ => tidied.join().is_ok(),
+        };
+        if !is_tidy && !std::thread::panicking() {
             panic!("the test's database or keys could not be removed");
         }
     }
