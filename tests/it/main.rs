@@ -15,6 +15,7 @@ mod limits;
 mod mirror;
 mod names;
 mod payments;
+mod processes;
 mod races;
 mod redis_gone;
 mod redis_servers;
