@@ -277,8 +277,12 @@ impl Mirror {
                     self.forget(&event, &block);
                 }
             }
-            if event.all().is_empty() && is_idle(summary_used) {
-                self.events.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
+            if is_idle(summary_used) {
+                let mut events = self.events.write().unwrap_or_else(PoisonError::into_inner);
+                // Two hold it, the map and this loop: no reader is about to mirror a block of it.
+                if event.all().is_empty() && Arc::strong_count(&event) == 2 {
+                    events.remove(&id);
+                }
             }
         }
         self.report();

@@ -185,3 +185,16 @@ fn text_is_utf8_with_unix_line_ends_and_a_last_newline() {
         .collect();
     assert_none("end lines with \\n", &bad);
 }
+
+#[test]
+fn every_test_that_the_readme_names_is_there() {
+    let files = files();
+    let readme = &files.iter().find(|(path, _)| path == "README.md").unwrap().1;
+    let table = readme.split("## What it guarantees").nth(1).unwrap().split("\n## ").next().unwrap();
+    let named: Vec<&str> =
+        table.split('`').skip(1).step_by(2).filter(|name| name.contains('_') && !name.contains(' ')).collect();
+    assert!(named.len() >= 7, "the guarantees name their tests");
+    let is_there = |name: &str| files.iter().any(|(_, text)| text.contains(&format!("fn {name}()")));
+    let missing: Vec<String> = named.into_iter().filter(|name| !is_there(name)).map(str::to_owned).collect();
+    assert_none("README.md names tests that are not there", &missing);
+}

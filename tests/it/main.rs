@@ -2,6 +2,7 @@
 
 #![cfg(test)]
 
+mod attacks;
 mod board;
 mod crashes;
 mod deadlines;
@@ -10,6 +11,7 @@ mod harness;
 mod holds;
 mod http;
 mod idempotency;
+mod kills;
 mod layout;
 mod limits;
 mod mirror;

@@ -139,10 +139,10 @@ async fn a_payment_that_nobody_finishes_is_given_up_at_the_windows_end() {
     let held = sale.hold(stores, "u1", &["A-1"]).await.unwrap();
     let payment = pay(stores, held.id, "tok_silence").await.unwrap();
     provider.script(Ask::Authorize, [Answer::Pend]);
-    let PaymentProgress::Waiting { until_ms } = progress(stores, &provider, payment.id).await else {
+    let PaymentProgress::Waiting { wait_ms } = progress(stores, &provider, payment.id).await else {
         panic!("it waits")
     };
-    assert!(until_ms <= domain::time::to_ms(payment.deadline));
+    assert!((1..=1_000).contains(&wait_ms), "{wait_ms} ms");
     test.advance(19_000);
     assert!(matches!(progress(stores, &provider, payment.id).await, PaymentProgress::Waiting { .. }));
     test.advance(1_000);

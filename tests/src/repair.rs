@@ -27,7 +27,7 @@ pub async fn settle(test: &TestStores, stores: &Stores, provider: &ScriptedProvi
         warm_up(stores).await.expect("Redis is rebuilt");
     }
     run_jobs(stores, provider).await;
-    look_at_deadlines(stores).await;
+    sweep_deadlines(stores).await;
     let mut findings = audit_settled(test, provider).await;
     findings.extend(audit_redis(test).await);
     assert!(findings.is_empty(), "not sound once settled:\n{}", findings.join("\n"));
@@ -64,7 +64,7 @@ pub async fn finalize(stores: &Stores, provider: &ScriptedProvider, payment: Pay
 }
 
 /// What the sweep does, all its grace aside: expires what is due, or shows it as it is.
-pub async fn look_at_deadlines(stores: &Stores) {
+pub async fn sweep_deadlines(stores: &Stores) {
     let spans = SweepSpans { since_ms: 0, grace_ms: 0, lease_ms: 5_000, most: 1_000 };
     loop {
         let claimed = stores.redis.sweep(spans).await.expect("Redis answers").claimed;
@@ -75,5 +75,20 @@ pub async fn look_at_deadlines(stores: &Stores) {
         for chunk in ids.chunks(RESERVATIONS_PER_JOB_MAX) {
             expire_reservations(stores, chunk).await.expect("what is due expires");
         }
+    }
+}
+
+/// Expires, or shows as they are, all reservations in the deadline index, due or not: what is not due stays.
+pub async fn look_at_deadlines(test: &TestStores, stores: &Stores) {
+    let entries: Vec<String> = redis::cmd("ZRANGE")
+        .arg(test.deadlines_key())
+        .arg(0)
+        .arg(-1)
+        .query_async(&mut test.redis().await)
+        .await
+        .unwrap();
+    let ids: Vec<ReservationId> = entries.iter().map(|id| id.parse().expect("the index holds ids")).collect();
+    for chunk in ids.chunks(RESERVATIONS_PER_JOB_MAX) {
+        expire_reservations(stores, chunk).await.expect("what is due expires");
     }
 }

@@ -7,6 +7,7 @@ pub mod warm_up;
 
 use std::error::Error;
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use domain::store::pg::PgError;
 
@@ -26,6 +27,8 @@ fn reasons(error: &dyn Error) -> String {
 /// The verdict on a failure of Postgres: its absence says nothing about the job.
 fn pg_verdict(error: &PgError) -> JobError {
     match error {
+        // One row's lock: no reason to let other jobs wait.
+        error if error.is_lock_timeout() => JobError::later(Duration::from_secs(1), reasons(error)),
         PgError::Unavailable(_) => JobError::store_down(reasons(error)),
         PgError::CommitUnknown(_) | PgError::Contended(_) | PgError::Refused(_) => JobError::retry(reasons(error)),
         PgError::Unreadable { .. } => JobError::never(reasons(error)),

@@ -61,7 +61,7 @@ struct Stamped<T> {
     changes: u64,
     offset_ms: i64,
     /// A deadline passes then, or the picture is old.
-    until: Option<Monotonic>,
+    until: Monotonic,
     /// Until then it stands even if something changed.
     kept_until: Monotonic,
 }
@@ -71,7 +71,7 @@ struct Look {
     frame: Arc<Frame>,
     version: u64,
     statuses: Vec<SeatStatus>,
-    until: Option<Monotonic>,
+    until: Monotonic,
     changes: u64,
 }
 
@@ -154,7 +154,7 @@ impl MirroredBlock {
         &self,
         mirror: &Mirror,
         sheet: &Arc<EventSheet>,
-    ) -> Result<(u64, Counts, Option<Monotonic>), ReadError> {
+    ) -> Result<(u64, Counts, Monotonic), ReadError> {
         self.make_ready(mirror, sheet).await?;
         let (now, offset_ms) = (Monotonic::now(), mirror.stores.redis.clock().offset_ms());
         if let Some(counted) = self.counted.load_full()
@@ -182,7 +182,7 @@ impl MirroredBlock {
 
     fn holds<T>(&self, stamped: &Stamped<T>, sheet: &EventSheet, now: Monotonic, offset_ms: i64) -> bool {
         (stamped.changes == self.changes.load(Ordering::Acquire) || now < stamped.kept_until)
-            && stamped.until.is_none_or(|until| now < until)
+            && now < stamped.until
             && stamped.offset_ms == offset_ms
             && stamped.frame.is_of(sheet)
     }

@@ -28,6 +28,8 @@ const BOOK_TIMEOUT: Duration = Duration::from_millis(250);
 const SHEET_AGAIN: Duration = Duration::from_millis(1_000);
 /// The longest that a summary stands after a change.
 const KEPT_MAX: Duration = Duration::from_millis(50);
+/// The longest that a summary stands while blocks are read from Postgres: no seat looks held for longer (I3).
+const STANDBY_MAX: Duration = Duration::from_millis(1_000);
 /// How many blocks of an event are made ready at once.
 const BLOCKS_AT_ONCE: usize = 16;
 
@@ -52,8 +54,11 @@ struct StampedSummary {
     sheet: Arc<EventSheet>,
     changes: u64,
     offset_ms: i64,
-    until: Option<Monotonic>,
+    until: Monotonic,
+    /// Until then it stands even if something changed.
     kept_until: Monotonic,
+    /// The same where nothing is followed: all blocks may be old before the last is read.
+    standby_until: Option<Monotonic>,
 }
 
 #[derive(Serialize)]
@@ -173,13 +178,16 @@ impl MirroredEvent {
         let (changes, offset_ms) = (self.changes.load(Ordering::Acquire), mirror.stores.redis.clock().offset_ms());
         // Gathered first: a closure that is kept across an await would keep this from being a handler's future.
         let counts: Vec<_> = sheet.map.blocks().iter().map(|block| self.count(mirror, sheet, block)).collect();
-        let counted: Vec<(u64, Counts, Option<Monotonic>)> =
+        let counted: Vec<(u64, Counts, Monotonic)> =
             stream::iter(counts).buffered(BLOCKS_AT_ONCE).try_collect().await?;
-        let until = counted.iter().filter_map(|(.., until)| *until).min();
+        let until = counted.iter().map(|(.., until)| *until).min().unwrap_or(now);
         let summary = Arc::new(encode(sheet, &counted));
-        let kept_until = Monotonic::now() + keep_for(began.elapsed(), KEPT_MAX);
+        let (now, cost) = (Monotonic::now(), began.elapsed());
+        let kept_until = now + keep_for(cost, KEPT_MAX);
+        let standby = mirror.limits.standby.max(keep_for(cost, STANDBY_MAX));
+        let standby_until = (summary.version == 0).then_some(now + standby);
         let (kept, sheet) = (Arc::clone(&summary), Arc::clone(sheet));
-        let stamped = StampedSummary { summary: kept, sheet, changes, offset_ms, until, kept_until };
+        let stamped = StampedSummary { summary: kept, sheet, changes, offset_ms, until, kept_until, standby_until };
         self.summary.store(Some(Arc::new(stamped)));
         Ok(summary)
     }
@@ -189,7 +197,7 @@ impl MirroredEvent {
         mirror: &Mirror,
         sheet: &Arc<EventSheet>,
         block: &domain::seat_map::Block,
-    ) -> Result<(u64, Counts, Option<Monotonic>), ReadError> {
+    ) -> Result<(u64, Counts, Monotonic), ReadError> {
         let mirrored = match self.known(&block.block) {
             Some(mirrored) => mirrored,
             None => mirror.mirror_block(self, sheet, &block.block)?,
@@ -201,8 +209,9 @@ impl MirroredEvent {
     fn still(&self, mirror: &Mirror, sheet: &EventSheet, now: Monotonic) -> Option<Arc<EventSummary>> {
         let stamped = self.summary.load();
         let stamped = stamped.as_ref()?;
-        let holds = (stamped.changes == self.changes.load(Ordering::Acquire) || now < stamped.kept_until)
-            && stamped.until.is_none_or(|until| now < until)
+        let is_followed = (stamped.changes == self.changes.load(Ordering::Acquire) || now < stamped.kept_until)
+            && now < stamped.until;
+        let holds = (is_followed || stamped.standby_until.is_some_and(|until| now < until))
             && stamped.offset_ms == mirror.stores.redis.clock().offset_ms()
             && stamped.sheet.event.revision == sheet.event.revision
             && Arc::ptr_eq(&stamped.sheet.map, &sheet.map);
@@ -210,7 +219,7 @@ impl MirroredEvent {
     }
 }
 
-fn encode(sheet: &EventSheet, counted: &[(u64, Counts, Option<Monotonic>)]) -> EventSummary {
+fn encode(sheet: &EventSheet, counted: &[(u64, Counts, Monotonic)]) -> EventSummary {
     let versions: Vec<u64> = counted.iter().map(|(version, ..)| *version).collect();
     let version = whole_version(sheet, &versions);
     let blocks: Vec<(Label, Counts)> =

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant as Monotonic};
 use domain::flow::read_block::{BlockReading, SeatReading};
 use domain::seat::SeatStatus;
 
+/// How long an answer stands that is made of an ageing picture.
+const AGEING_STEP: Duration = Duration::from_millis(20);
 /// More changes than this during one reading: it is repeated instead of remembering them.
 const WAITING_MAX: usize = 1_024;
 
@@ -226,8 +228,8 @@ impl BlockState {
     }
 
     /// Each seat's status now, and until when all of them stay so if nothing is heard.
-    pub(super) fn statuses(&self, now: Monotonic, offset_ms: i64) -> (Vec<SeatStatus>, Option<Monotonic>) {
-        let Some(clock) = &self.clock else { return (Vec::new(), None) };
+    pub(super) fn statuses(&self, now: Monotonic, offset_ms: i64) -> (Vec<SeatStatus>, Monotonic) {
+        let Some(clock) = &self.clock else { return (Vec::new(), now) };
         let now_ms = clock.ms_at(now, offset_ms);
         let mut next_ms: Option<i64> = None;
         let status = |seat: &SeatReading| {
@@ -239,12 +241,13 @@ impl BlockState {
         };
         let statuses = self.seats.iter().map(status).collect();
         let trusted = match self.trust {
-            Trust::None => Some(now),
-            Trust::Followed { refresh_at } => Some(refresh_at),
-            Trust::Standby { until } => Some(until),
+            Trust::None => now,
+            // While one reads it again the others need not each encode what is there.
+            Trust::Followed { refresh_at: until } | Trust::Standby { until } if until <= now => now + AGEING_STEP,
+            Trust::Followed { refresh_at: until } | Trust::Standby { until } => until,
         };
         let dies = next_ms.map(|ms| clock.when(ms, offset_ms));
-        (statuses, [trusted, dies].into_iter().flatten().min())
+        (statuses, dies.map_or(trusted, |dies| trusted.min(dies)))
     }
 }
 

@@ -47,10 +47,10 @@ impl Gateways {
 pub enum PaymentProgress {
     /// It has ended.
     Ended(PaymentStatus),
-    /// The provider has not ended it: look again at that time, ms.
+    /// The provider has not ended it: look again then.
     Waiting {
-        /// When to look again, ms.
-        until_ms: i64,
+        /// After how long, ms. A span, since whoever waits has another clock than Postgres.
+        wait_ms: i64,
     },
     /// No definite answer: ask again under the same key, later and later.
     Unknown {
@@ -154,7 +154,7 @@ impl Finalizing<'_> {
     async fn believe(self, answer: ProviderPayment) -> Result<Step, FinalizePaymentError> {
         if answer.amount != self.payment.amount {
             let found = format!("the provider has {}, we asked for {}", answer.amount, self.payment.amount);
-            return self.end(PaymentStatus::NeedsReview, Some(&found)).await;
+            return self.park(&found).await;
         }
         match answer.state {
             ProviderState::Authorized | ProviderState::Captured => self.commit_seats(Some(answer)).await,
@@ -169,8 +169,8 @@ impl Finalizing<'_> {
         let now_ms = to_ms(self.stores.pg.now().await?);
         let deadline_ms = to_ms(self.payment.deadline);
         if now_ms < deadline_ms {
-            let until_ms = deadline_ms.min(now_ms + ASK_AGAIN_MS);
-            return Ok(Step::Progress(PaymentProgress::Waiting { until_ms }));
+            let wait_ms = (deadline_ms - now_ms).min(ASK_AGAIN_MS);
+            return Ok(Step::Progress(PaymentProgress::Waiting { wait_ms }));
         }
         match self.gateway.void(&self.request()).await {
             Err(unknown) => Ok(unknown.into()),
@@ -178,7 +178,8 @@ impl Finalizing<'_> {
                 Ok(Step::Progress(PaymentProgress::Unknown { reason: "the provider does not give up".to_owned() }))
             }
             Ok(found) if found.amount != self.payment.amount => {
-                self.end(PaymentStatus::NeedsReview, Some("the provider has another sum")).await
+                let found = format!("the provider has {}, we asked for {}", found.amount, self.payment.amount);
+                self.park(&found).await
             }
             Ok(found) => match found.state {
                 ProviderState::Authorized | ProviderState::Captured => self.commit_seats(Some(found)).await,
@@ -190,6 +191,7 @@ impl Finalizing<'_> {
 
     /// The seats are this reservation's for good, or the money goes back. `answer` is none where nothing is to pay.
     async fn commit_seats(self, answer: Option<ProviderPayment>) -> Result<Step, FinalizePaymentError> {
+        self.mark_unsettled().await;
         let mut tx = self.stores.pg.begin().await?;
         let Some(head) = lock_reservation(&mut tx, self.reservation(), self.offset_ms()).await? else {
             return Err(FinalizePaymentError::NotFound(self.payment.id));
@@ -215,11 +217,10 @@ impl Finalizing<'_> {
         let is_captured = answer.is_some_and(|answer| answer.state == ProviderState::Captured);
         if is_captured {
             self.note_late_capture(&mut tx, &payment).await?;
-            commit(tx).await?;
-            return Ok(Step::Next);
         }
         commit(tx).await?;
-        self.void_late().await
+        show_after_change(self.stores, head.id).await;
+        if is_captured { Ok(Step::Next) } else { self.void_late().await }
     }
 
     /// The refund's row and key exist before the provider is called.
@@ -266,7 +267,7 @@ impl Finalizing<'_> {
             match captured.state {
                 ProviderState::Captured if captured.amount == self.payment.amount => {}
                 ProviderState::Captured => {
-                    return self.end(PaymentStatus::NeedsReview, Some("the provider took another sum")).await;
+                    return self.park("the provider took another sum").await;
                 }
                 ProviderState::Declined(why) => return self.fail(&why).await,
                 ProviderState::Voided => return self.fail("the authorisation lapsed").await,
@@ -280,9 +281,7 @@ impl Finalizing<'_> {
     }
 
     async fn confirm(self) -> Result<Step, FinalizePaymentError> {
-        if self.stores.redis.mark_unsettled(self.reservation().0).await.is_err() {
-            self.stores.note_redis_missed();
-        }
+        self.mark_unsettled().await;
         let Some((mut tx, head, payment)) = self.lock_capturing().await? else { return Ok(Step::Next) };
         let sold = sell_claims(&mut tx, (head.event, head.id), self.offset_ms()).await?;
         // Money is taken for seats that were committed to it: going on without them would sell a seat twice.
@@ -297,9 +296,7 @@ impl Finalizing<'_> {
 
     /// A definite refusal to capture frees the seats.
     async fn fail(self, why: &str) -> Result<Step, FinalizePaymentError> {
-        if self.stores.redis.mark_unsettled(self.reservation().0).await.is_err() {
-            self.stores.note_redis_missed();
-        }
+        self.mark_unsettled().await;
         let Some((mut tx, head, payment)) = self.lock_capturing().await? else { return Ok(Step::Next) };
         let cancel = (CancelReason::PaymentFailed, "payment");
         cancel_locked(&mut tx, &[(head.event, head.id)], cancel, self.offset_ms()).await?;
@@ -346,10 +343,37 @@ impl Finalizing<'_> {
         set_payment_status(&mut tx, &payment, (status, why), self.offset_ms()).await?;
         close_outbox(&mut tx, payment.event, OutboxId(payment.id.0)).await?;
         commit(tx).await?;
-        if status == PaymentStatus::NeedsReview {
-            tracing::error!(payment = %payment.id, why, "a payment is parked: look at it by hand");
-        }
         Ok(Step::Progress(PaymentProgress::Ended(status)))
+    }
+
+    /// Parks a payment whose money is not what was asked for. It confirms nothing, and its seats stay the reservation's
+    /// while it is under review; where they are gone already, only the money is left to look at.
+    async fn park(self, why: &str) -> Result<Step, FinalizePaymentError> {
+        self.mark_unsettled().await;
+        let missing = FinalizePaymentError::NotFound(self.payment.id);
+        let mut tx = self.stores.pg.begin().await?;
+        let Some(head) = lock_reservation(&mut tx, self.reservation(), self.offset_ms()).await? else {
+            return Err(missing);
+        };
+        let Some(payment) = lock_payment(&mut tx, head.event, self.payment.id).await? else { return Err(missing) };
+        if payment.status != self.payment.status {
+            return Ok(Step::Next);
+        }
+        let is_alive = matches!(head.state(), ReservationState::Pending | ReservationState::Committed { .. });
+        let has_seats = is_alive && own_seats(&mut tx, &head, self.offset_ms()).await?;
+        set_payment_status(&mut tx, &payment, (PaymentStatus::NeedsReview, Some(why)), self.offset_ms()).await?;
+        close_outbox(&mut tx, head.event, OutboxId(payment.id.0)).await?;
+        commit(tx).await?;
+        tracing::error!(payment = %payment.id, why, has_seats, "a payment is parked: look at it by hand");
+        show_after_change(self.stores, head.id).await;
+        Ok(Step::Progress(PaymentProgress::Ended(PaymentStatus::NeedsReview)))
+    }
+
+    /// Whatever becomes of this process after its commit, the sweep looks at the reservation.
+    async fn mark_unsettled(&self) {
+        if self.stores.redis.mark_unsettled(self.reservation().0).await.is_err() {
+            self.stores.note_redis_missed();
+        }
     }
 
     /// It had ended already: only the outbox row may be left.

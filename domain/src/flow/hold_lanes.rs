@@ -97,8 +97,8 @@ async fn place_batch(pg: &Pg, batch: Vec<Waiting>) {
                 let _buyer_gone = answer.send(Ok(outcome));
             }
         }
-        Err(error) if holds.len() > 1 && !matches!(error, PgError::Unavailable(_) | PgError::CommitUnknown(_)) => {
-            // One of them is at fault: alone, the others succeed.
+        Err(error) if holds.len() > 1 && is_of_one(&error) => {
+            // One of them is at fault, or waits for a lock: alone, the others succeed.
             for (hold, answer) in holds.into_iter().zip(answers) {
                 let outcome = place_patiently(pg, std::slice::from_ref(&hold)).await;
                 let outcome = outcome.map_err(|error| place_error(&error));
@@ -112,6 +112,14 @@ async fn place_batch(pg: &Pg, batch: Vec<Waiting>) {
                 let _buyer_gone = answer.send(Err(error));
             }
         }
+    }
+}
+
+fn is_of_one(error: &PgError) -> bool {
+    match error {
+        PgError::Unavailable(_) => error.is_lock_timeout(),
+        PgError::CommitUnknown(_) => false,
+        PgError::Contended(_) | PgError::Unreadable { .. } | PgError::Refused(_) => true,
     }
 }
 

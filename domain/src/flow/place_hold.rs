@@ -28,6 +28,7 @@ use crate::time::{Instant, from_ms, to_ms};
 
 use super::event_book::EventSheet;
 use super::hold_lanes::PlaceError;
+use super::show_reservation::show_after_change;
 use super::{Answered, FaultPoint, Idempotent, Stores};
 
 /// What a buyer asks for.
@@ -429,9 +430,11 @@ async fn show_hold(stores: &Stores, plan: &Plan, times: HeldTimes) {
     let showing = Showing::Owned(SeatStatus::Held, owner);
     let event = (plan.sheet.event.id, &plan.sheet.event.zone);
     let mut shown = Ok(());
+    let mut foreign = 0;
     for block in &plan.blocks {
         let grace = stores.timing.bucket_grace_ms;
         let changed = stores.redis.show_seats(&block.block, &block.keys, event, &showing, grace).await;
+        foreign += changed.as_ref().map_or(0, |shown| shown.foreign);
         shown = shown.and(changed.map(|_| ()));
     }
     stores.faults.pass(FaultPoint::HoldShown).await;
@@ -441,6 +444,9 @@ async fn show_hold(stores: &Stores, plan: &Plan, times: HeldTimes) {
     }
     if shown.is_err() {
         stores.note_redis_missed();
+    } else if foreign > 0 {
+        // The commit took longer than the gate stood: somebody else's gate, a healing or a loss of Redis came between.
+        show_after_change(stores, plan.reservation).await;
     }
 }
 

@@ -132,53 +132,96 @@ pub(crate) async fn heal_block(stores: &Stores, sheet: &EventSheet, key: &BlockK
 /// [`HealBlockError`]; what was written stays right.
 pub async fn rebuild_block(stores: &Stores, sheet: &EventSheet, block: &Block) -> Result<u64, HealBlockError> {
     let key = sheet.block_key(block);
-    let seats = sheet.map.seats_of(block);
-    let seat_key = |seat: &Seat| stores.redis.keys().seat(&key, &seat.column, &seat.row);
-    let keys: Vec<String> = seats.iter().map(seat_key).collect();
+    let seats: Vec<&Seat> = sheet.map.seats_of(block).iter().collect();
+    let keys = seat_keys(stores, &key, &seats);
     stores.redis.create_seat_list(&key, &keys, &new_uuid().to_string()).await?;
     let Some(picture) = stores.redis.read_block(&key).await? else { return Ok(0) };
+    Ok(heal_seats(stores, (sheet, &key), (&seats, keys), picture).await?.written)
+}
+
+/// Makes some seats of a block show what Postgres says, whatever they showed. False where a seat could not be written
+/// now: it changed meanwhile, or a gate stands before it. Look again when that is over.
+///
+/// # Errors
+/// [`HealBlockError`]; what was written stays right.
+pub(crate) async fn heal_some(
+    stores: &Stores,
+    sheet: &EventSheet,
+    (block, some): (&Block, &[SeatId]),
+) -> Result<bool, HealBlockError> {
+    let key = sheet.block_key(block);
+    let seats: Vec<&Seat> = sheet.map.seats_of(block).iter().filter(|seat| some.contains(&seat.id)).collect();
+    let keys = seat_keys(stores, &key, &seats);
+    let picture = stores.redis.read_seats(&key, keys.clone()).await?;
+    let healed = heal_seats(stores, (sheet, &key), (&seats, keys), picture).await?;
+    Ok(healed.gated == 0 && healed.written == healed.wrong)
+}
+
+fn seat_keys(stores: &Stores, block: &BlockKey, seats: &[&Seat]) -> Vec<String> {
+    seats.iter().map(|seat| stores.redis.keys().seat(block, &seat.column, &seat.row)).collect()
+}
+
+struct Healed {
+    wrong: u64,
+    written: u64,
+    gated: u64,
+}
+
+async fn heal_seats(
+    stores: &Stores,
+    (sheet, key): (&EventSheet, &BlockKey),
+    (seats, keys): (&[&Seat], Vec<String>),
+    picture: BlockPicture,
+) -> Result<Healed, HealBlockError> {
     // Redis is read before Postgres: whatever changes in between fails the compare-and-set.
     let ids: Vec<SeatId> = seats.iter().map(|seat| seat.id).collect();
     let read = stores.pg.read_claims(sheet.event.id, &ids).await?;
-    let healings = compare(stores, (sheet, seats), (keys, picture), &read);
+    let (healings, gated) = compare(stores, (sheet, seats), (keys, picture), &read);
     if sheet.event.status != EventStatus::Preparing {
         let wrong = healings.iter().filter(|healing| healing.seen.is_some()).count();
         let count = |seats: usize| u64::try_from(seats).unwrap_or(0);
         metrics::counter!("holdfast_drift_seats_total", "bucket" => "wrong").increment(count(wrong));
         metrics::counter!("holdfast_drift_seats_total", "bucket" => "absent").increment(count(healings.len() - wrong));
     }
-    Ok(stores.redis.heal_seats(&key, &healings).await?)
+    let written = stores.redis.heal_seats(key, &healings).await?;
+    Ok(Healed { wrong: u64::try_from(healings.len()).unwrap_or(u64::MAX), written, gated })
 }
 
+/// What is to be written, and how many wrong seats have a gate before them.
 fn compare(
     stores: &Stores,
-    (sheet, seats): (&EventSheet, &[Seat]),
+    (sheet, seats): (&EventSheet, &[&Seat]),
     (keys, picture): (Vec<String>, BlockPicture),
     read: &ClaimsRead,
-) -> Vec<Healing> {
+) -> (Vec<Healing>, u64) {
     let claims: HashMap<SeatId, &Claim> = read.claims.iter().map(|claim| (claim.seat, claim)).collect();
     let mut buckets: HashMap<String, Option<SeatBucket>> = picture.buckets.into_iter().collect();
     let mut healings = Vec::new();
+    let mut gated = 0;
     for (seat, key) in seats.iter().zip(keys) {
         let shown = buckets.remove(&key).flatten();
         let (wanted, deadline) = wanted_bucket(sheet, claims.get(&seat.id).copied(), read.read_at);
         let is_right = shown.as_ref().is_some_and(|shown| {
-            is_gate(shown, picture.now_ms, stores.timing.gate_ms)
-                || (shown.status == wanted.status
-                    && shown.match_id == wanted.match_id
-                    && shown.reservation_id == wanted.reservation_id
-                    && shown.deadline_ms == wanted.deadline_ms)
+            shown.status == wanted.status
+                && shown.match_id == wanted.match_id
+                && shown.reservation_id == wanted.reservation_id
+                && shown.deadline_ms == wanted.deadline_ms
         });
-        if !is_right {
-            healings.push(Healing {
-                key,
-                seen: shown.map(|shown| shown.version.unwrap_or_else(|| "?".to_owned())),
-                bucket: wanted,
-                vanishes_at_ms: deadline.map(|at| to_ms(at) + stores.timing.bucket_grace_ms),
-            });
+        if is_right {
+            continue;
         }
+        if shown.as_ref().is_some_and(|shown| is_gate(shown, picture.now_ms, stores.timing.gate_ms)) {
+            gated += 1;
+            continue;
+        }
+        healings.push(Healing {
+            key,
+            seen: shown.map(|shown| shown.version.unwrap_or_else(|| "?".to_owned())),
+            bucket: wanted,
+            vanishes_at_ms: deadline.map(|at| to_ms(at) + stores.timing.bucket_grace_ms),
+        });
     }
-    healings
+    (healings, gated)
 }
 
 /// A gate is shown as held with a deadline only seconds away; it opens by itself.

@@ -1,14 +1,16 @@
 //! Showing a reservation: makes Redis show what Postgres has of it, whatever happened before. Every flow ends here, and
 //! the sweep comes here for whatever a crash left behind: one path for the first time and for every repair.
 //!
-//! It may run twice, late, or beside itself: buckets change by compare-and-set on the reservation, and deadlines of a
-//! held seat only grow.
+//! It may run twice, late, or beside itself, and whoever is stopped between reading Postgres and writing Redis may write
+//! what is long over: so a reservation writes over its own buckets only, and only forwards. Seats of its own that show
+//! anything else are healed: read in Redis first and in Postgres then, and written only if unchanged since.
 
 use std::collections::BTreeMap;
 
-use crate::id::{EventId, ReservationId};
+use crate::id::{EventId, ReservationId, SeatId};
 use crate::label::Label;
-use crate::reservation::{Reservation, ReservationState};
+use crate::payment::PaymentStatus;
+use crate::reservation::{CancelReason, Reservation, ReservationState};
 use crate::seat::SeatStatus;
 use crate::store::pg::PgError;
 use crate::store::pg::outbox::OutboxRow;
@@ -18,6 +20,8 @@ use crate::store::redis::buckets::{BucketOwner, Showing};
 use crate::store::redis::keys::BlockKey;
 use crate::time::to_ms;
 
+use super::event_book::EventSheet;
+use super::read_block::{HealBlockError, heal_some};
 use super::{FaultPoint, Stores};
 
 /// Why a reservation could not be shown.
@@ -32,6 +36,15 @@ pub enum ShowReservationError {
     /// The queues' Redis failed.
     #[error(transparent)]
     Queue(#[from] crate::queue::QueueError),
+}
+
+impl From<HealBlockError> for ShowReservationError {
+    fn from(error: HealBlockError) -> Self {
+        match error {
+            HealBlockError::Pg(error) => Self::Pg(error),
+            HealBlockError::Redis(error) => Self::Redis(error),
+        }
+    }
 }
 
 /// Shows a reservation after a change. Where Redis is away, the warm-up will do it.
@@ -52,9 +65,11 @@ pub async fn show_reservations(stores: &Stores, ids: &[ReservationId]) -> Result
     let mut over: Vec<ReservationId> =
         ids.iter().copied().filter(|id| !found.iter().any(|reservation| reservation.id == *id)).collect();
     push_jobs_of_events(stores, &over).await?;
-    let mut alive = Vec::new();
+    let (mut alive, mut unsettled) = (Vec::new(), Vec::new());
     for reservation in &found {
-        show(stores, reservation).await?;
+        if !show(stores, reservation).await? {
+            unsettled.push(reservation.id);
+        }
         push_open_payment(stores, reservation).await?;
         match reservation.state {
             _ if !reservation.is_tidy => alive.push((reservation.id, to_ms(reservation.expires_at))),
@@ -67,39 +82,72 @@ pub async fn show_reservations(stores: &Stores, ids: &[ReservationId]) -> Result
     stores.faults.pass(FaultPoint::ExpiryShown).await;
     stores.redis.register_deadlines(&alive).await?;
     stores.redis.forget_deadlines(&over).await?;
+    for id in unsettled {
+        stores.redis.mark_unsettled(id.0).await?;
+    }
     Ok(())
 }
 
-/// The keys of a reservation's seats, by block.
-fn keys_by_block(stores: &Stores, date: &str, reservation: &Reservation) -> Vec<(BlockKey, Vec<String>)> {
-    let mut blocks: BTreeMap<&Label, Vec<String>> = BTreeMap::new();
-    let key = |block: &Label| BlockKey { date: date.into(), block: block.clone() };
-    for seat in &reservation.seats {
-        let seat_key = stores.redis.keys().seat(&key(&seat.block), &seat.column, &seat.row);
-        blocks.entry(&seat.block).or_default().push(seat_key);
-    }
-    blocks.into_iter().map(|(block, keys)| (key(block), keys)).collect()
+/// The seats of a reservation in one block, and their keys.
+#[derive(Default)]
+struct BlockSeats {
+    seats: Vec<SeatId>,
+    keys: Vec<String>,
 }
 
-async fn show(stores: &Stores, reservation: &Reservation) -> Result<(), ShowReservationError> {
-    let Some(sheet) = stores.book.sheet(reservation.event).await? else { return Ok(()) };
+fn by_block<'a>(stores: &Stores, date: &str, reservation: &'a Reservation) -> BTreeMap<&'a Label, BlockSeats> {
+    let mut blocks: BTreeMap<&Label, BlockSeats> = BTreeMap::new();
+    for seat in &reservation.seats {
+        let key = BlockKey { date: date.into(), block: seat.block.clone() };
+        let block = blocks.entry(&seat.block).or_default();
+        block.seats.push(seat.id);
+        block.keys.push(stores.redis.keys().seat(&key, &seat.column, &seat.row));
+    }
+    blocks
+}
+
+/// False where something stands in the way that ends by itself: look again then.
+async fn show(stores: &Stores, reservation: &Reservation) -> Result<bool, ShowReservationError> {
+    let Some(sheet) = stores.book.sheet(reservation.event).await? else { return Ok(true) };
+    let showing = showing_of(reservation);
+    let event = (reservation.event, &sheet.event.zone);
+    let mut is_settled = true;
+    for (label, BlockSeats { seats, keys }) in by_block(stores, &sheet.event.date_key, reservation) {
+        let key = BlockKey { date: sheet.event.date_key.as_str().into(), block: label.clone() };
+        let shown = stores.redis.show_seats(&key, &keys, event, &showing, stores.timing.bucket_grace_ms).await?;
+        if shown.foreign > 0 {
+            is_settled &= heal(stores, &sheet, label, &seats).await?;
+        }
+    }
+    Ok(is_settled)
+}
+
+async fn heal(
+    stores: &Stores,
+    sheet: &EventSheet,
+    block: &Label,
+    seats: &[SeatId],
+) -> Result<bool, ShowReservationError> {
+    let Some(block) = sheet.map.block(block) else { return Ok(true) };
+    Ok(heal_some(stores, sheet, (block, seats)).await?)
+}
+
+fn showing_of(reservation: &Reservation) -> Showing {
     let owner = |deadline| BucketOwner {
         reservation: reservation.id,
         buyer: reservation.buyer.clone(),
         created_at: reservation.created_at,
         deadline,
     };
-    let showing = match reservation.state {
+    match reservation.state {
         ReservationState::Pending => Showing::Owned(SeatStatus::Held, owner(Some(reservation.expires_at))),
         ReservationState::Committed { .. } => Showing::Owned(SeatStatus::Held, owner(None)),
         ReservationState::Confirmed { .. } => Showing::Owned(SeatStatus::Sold, owner(None)),
+        ReservationState::Cancelled { reason: CancelReason::Expired, .. } => {
+            Showing::Expired(reservation.id, reservation.expires_at)
+        }
         ReservationState::Cancelled { .. } => Showing::Released(reservation.id),
-    };
-    let event = (reservation.event, &sheet.event.zone);
-    for (block, keys) in keys_by_block(stores, &sheet.event.date_key, reservation) {
-        stores.redis.show_seats(&block, &keys, event, &showing, stores.timing.bucket_grace_ms).await?;
     }
-    Ok(())
 }
 
 /// An id that is no reservation's is an event's, whose jobs may not be queued, or a hold's that never committed.
@@ -115,7 +163,9 @@ async fn push_jobs_of_events(stores: &Stores, ids: &[ReservationId]) -> Result<(
 
 /// A crash between a payment's commit and the push of its job is repaired here.
 async fn push_open_payment(stores: &Stores, reservation: &Reservation) -> Result<(), ShowReservationError> {
-    let open: Vec<_> = reservation.payments.iter().filter(|payment| payment.status.is_open()).collect();
+    // One that is under review is open, but has no job: it waits for an operator.
+    let has_job = |status: PaymentStatus| status.is_open() && status != PaymentStatus::NeedsReview;
+    let open: Vec<_> = reservation.payments.iter().filter(|payment| has_job(payment.status)).collect();
     for payment in open {
         stores.jobs.enqueue(&[finalize_job(payment).job()]).await?;
     }

@@ -41,8 +41,8 @@ pub struct WarmUpReport {
 /// Why a warm-up broke off: it begins again.
 #[derive(Debug, thiserror::Error)]
 pub enum WarmUpError {
-    /// Another worker is at it.
-    #[error("another worker is warming up")]
+    /// Another worker is at it, or Redis was lost again.
+    #[error("another worker is warming up, or Redis was lost meanwhile")]
     Elsewhere,
     /// Postgres failed.
     #[error(transparent)]
@@ -116,16 +116,19 @@ impl WarmUp<'_> {
         self.register_deadlines(&mut report).await?;
         self.push_jobs(&mut report).await?;
         self.rebuild_blocks(&mut report).await?;
-        self.stores.redis.set_epoch(self.holder).await?;
+        if !self.stores.redis.set_epoch(self.holder).await? {
+            return Err(WarmUpError::Elsewhere);
+        }
         let WarmUpReport { deadlines, jobs, blocks, buckets } = report;
         tracing::info!(deadlines, jobs, blocks, buckets, "Redis shows what Postgres has");
         Ok(report)
     }
 
-    /// Each step renews the right to go on; whoever lost it stops, since another has begun.
+    /// Each step renews the right to go on; whoever lost it stops, since another has begun, or Redis was lost again with
+    /// all that this one had written.
     async fn renew(&self) -> Result<(), WarmUpError> {
         self.stores.faults.pass(FaultPoint::WarmUpHalfDone).await;
-        if self.stores.redis.lease_warm_up(self.holder, LEASE_MS).await? { Ok(()) } else { Err(WarmUpError::Elsewhere) }
+        if self.stores.redis.renew_warm_up(self.holder, LEASE_MS).await? { Ok(()) } else { Err(WarmUpError::Elsewhere) }
     }
 
     async fn register_deadlines(&self, report: &mut WarmUpReport) -> Result<(), WarmUpError> {

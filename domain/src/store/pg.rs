@@ -1,7 +1,9 @@
 //! Postgres: the truth about ownership. One transaction for each flow, no call to anything else inside it.
 //!
-//! Locks are taken in one order everywhere: buyers' limits, then claims in the order of (event, seat), then
-//! reservations in the order of their ids, then payments.
+//! Locks are taken in one order everywhere: buyers' limits, then new claims in the order of (event, seat), then
+//! reservations in the order of their ids and with each the claims that are its own, then payments, then idempotency
+//! keys. A takeover claims once more after it has expired the dead: Postgres breaks the one deadlock that this allows (a
+//! third transaction expired one of the dead in between), and the batch is tried again.
 
 pub mod api_keys;
 pub mod claims;
@@ -19,7 +21,7 @@ use std::str::FromStr as _;
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{PgPool, Postgres, Transaction};
+use sqlx::{Connection as _, PgPool, Postgres, Transaction};
 
 use crate::runtime::clock::Clock;
 
@@ -73,6 +75,12 @@ impl PgError {
         }
     }
 
+    /// Whether a statement waited for somebody else's lock until its limit. Says nothing about other rows.
+    #[must_use]
+    pub fn is_lock_timeout(&self) -> bool {
+        matches!(self, Self::Unavailable(sqlx::Error::Database(error)) if error.code().as_deref() == Some("55P03"))
+    }
+
     /// The constraint that a statement violated, if that was it.
     #[must_use]
     pub fn constraint(&self) -> Option<&str> {
@@ -121,6 +129,9 @@ impl Pg {
     pub fn connect(url: &str, connections: u32, statement_ms: i64, clock: Clock) -> Result<Self, sqlx::Error> {
         let options = PgConnectOptions::from_str(url)?.application_name("holdfast").options([
             ("statement_timeout", statement_ms.to_string()),
+            // Well under the statement's: a hold that waits for a lock of a stopped process must not take along, past
+            // their gates, all that share its transaction.
+            ("lock_timeout", (statement_ms / 4).to_string()),
             ("idle_in_transaction_session_timeout", (2 * statement_ms).to_string()),
             ("timezone", "UTC".to_owned()),
         ]);
@@ -164,7 +175,11 @@ impl Pg {
     /// # Errors
     /// A migration failed, or the database is ahead of this program.
     pub async fn migrate(&self) -> Result<(), sqlx::migrate::MigrateError> {
-        MIGRATOR.run(&self.pool).await
+        let mut connection = self.pool.acquire().await?.detach();
+        // A migration takes its time, and so does another process's that is waited for.
+        sqlx::raw_sql("SET statement_timeout = 0; SET lock_timeout = 0").execute(&mut connection).await?;
+        MIGRATOR.run(&mut connection).await?;
+        Ok(connection.close().await?)
     }
 
     /// Whether every migration of this program has been applied.

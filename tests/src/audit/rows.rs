@@ -61,8 +61,10 @@ const SETTLED: &[&str] = &[
     "SELECT format('I3: reservation %s is PENDING past its deadline', id) FROM reservations
      WHERE status = 'PENDING' AND committed_at IS NULL
        AND expires_at <= date_trunc('milliseconds', clock_timestamp()) + $1 * interval '1 millisecond'",
-    "SELECT format('reservation %s is still committed', id) FROM reservations
-     WHERE status = 'PENDING' AND committed_at IS NOT NULL",
+    "SELECT format('reservation %s is still committed', id) FROM reservations r
+     WHERE status = 'PENDING' AND committed_at IS NOT NULL
+       AND NOT EXISTS (SELECT 1 FROM payments p WHERE p.event_id = r.event_id AND p.reservation_id = r.id
+           AND p.status = 'needs_review')",
     "SELECT format('I5: job %s of %s is still open', kind, id) FROM outbox
      WHERE NOT EXISTS (SELECT 1 FROM payments p WHERE p.event_id = outbox.event_id AND p.id = outbox.id
            AND p.status = 'requested'

@@ -42,8 +42,9 @@ impl JobHandler for FinalizePayment {
                 metrics::counter!("holdfast_payments_total", "status" => status.as_str()).increment(1);
                 Ok(())
             }
-            Ok(PaymentProgress::Waiting { until_ms }) => {
-                Err(JobError::later_at_ms(until_ms, "the provider has not ended the payment"))
+            Ok(PaymentProgress::Waiting { wait_ms }) => {
+                let wait = Duration::from_millis(wait_ms.unsigned_abs());
+                Err(JobError::later(wait, "the provider has not ended the payment"))
             }
             // Never given up: what became of the money must be known.
             Ok(PaymentProgress::Unknown { reason }) => {

@@ -73,18 +73,18 @@ fn a_held_seat_is_available_from_its_deadline_on_without_any_message() {
     state.apply(change(11, held(500), &[0]));
     state.apply(change(12, held(700), &[1]));
     let (statuses, until) = state.statuses(at, 0);
-    assert_eq!((statuses, until), (vec![SeatStatus::Held; 2], Some(at + ms(500))));
+    assert_eq!((statuses, until), (vec![SeatStatus::Held; 2], at + ms(500)));
     assert_eq!(state.statuses(at + ms(499), 0).0, [SeatStatus::Held; 2]);
     let (statuses, until) = state.statuses(at + ms(500), 0);
-    assert_eq!((statuses, until), (vec![SeatStatus::Available, SeatStatus::Held], Some(at + ms(700))));
-    assert_eq!(state.statuses(at + ms(700), 0), (vec![SeatStatus::Available; 2], Some(at + SPANS.refresh)));
+    assert_eq!((statuses, until), (vec![SeatStatus::Available, SeatStatus::Held], at + ms(700)));
+    assert_eq!(state.statuses(at + ms(700), 0), (vec![SeatStatus::Available; 2], at + SPANS.refresh));
 }
 
 #[test]
 fn moved_time_moves_deadlines() {
     let (mut state, at) = followed();
     state.apply(change(11, held(5_000), &[0]));
-    assert_eq!(state.statuses(at, 4_999), (vec![SeatStatus::Held, SeatStatus::Available], Some(at + ms(1))));
+    assert_eq!(state.statuses(at, 4_999), (vec![SeatStatus::Held, SeatStatus::Available], at + ms(1)));
     assert_eq!(state.statuses(at, 5_000).0, [SeatStatus::Available; 2]);
 }
 
@@ -103,6 +103,8 @@ fn what_nothing_follows_is_good_for_a_moment_and_shown_a_little_longer() {
         assert_eq!(state.standing(at + ms(249)), Standing::Good);
         assert_eq!(state.standing(at + ms(250)), Standing::Ageing);
         assert_eq!(state.standing(at + ms(1_250)), Standing::Missing);
+        assert_eq!(state.statuses(at, 0).1, at + ms(250));
+        assert_eq!(state.statuses(at + ms(250), 0).1, at + ms(250) + AGEING_STEP, "not encoded for every reader");
         assert_eq!(state.apply(change(version + 1, held(1), &[0])), Applied::ReadAgain);
         assert_eq!(state.standing(at), Standing::Missing);
     }

@@ -170,8 +170,20 @@ pub enum Gate {
 pub enum Showing {
     /// Held or sold by it.
     Owned(SeatStatus, BucketOwner),
-    /// Its no longer.
+    /// Its no longer: given up, refused, called off.
     Released(ReservationId),
+    /// Its no longer, because that deadline passed.
+    Expired(ReservationId, Instant),
+}
+
+/// What came of showing a reservation's seats.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Shown {
+    /// Buckets that were written.
+    pub changed: u64,
+    /// Buckets of seats that it owns, and which do not say so: another's, absent, or available. Which of the two is
+    /// older only healing can tell.
+    pub foreign: u64,
 }
 
 /// A block as Redis has it.
@@ -181,7 +193,7 @@ pub struct BlockPicture {
     pub version: u64,
     /// Redis's clock.
     pub now_ms: i64,
-    /// Each listed seat's key and bucket, in seat order.
+    /// Each seat's key and bucket, in the order of the list, or of the keys that were asked for; none where it is absent.
     pub buckets: Vec<(String, Option<SeatBucket>)>,
 }
 
@@ -234,8 +246,7 @@ impl Redis {
         Ok(Gate::Refused(conflicts.collect()))
     }
 
-    /// Makes seats of one block show what Postgres committed, by compare-and-set on the reservation. Returns how many
-    /// changed.
+    /// Makes seats of one block show what Postgres committed, by compare-and-set on the reservation.
     ///
     /// # Errors
     /// [`RedisUnavailable`]; chunks before it may be written, and a repeat is harmless.
@@ -246,31 +257,35 @@ impl Redis {
         (event, zone): (EventId, &VenueZone),
         showing: &Showing,
         grace_ms: i64,
-    ) -> Result<u64, RedisUnavailable> {
-        let (rule, owner, bucket, deadline) = match showing {
+    ) -> Result<Shown, RedisUnavailable> {
+        let available = || SeatBucket::unowned(event, SeatStatus::Available);
+        let (rule, owner, bucket, limit, vanishes_at) = match showing {
             Showing::Owned(status, owner) => {
-                ("take", owner.reservation, SeatBucket::owned(event, *status, owner, zone), owner.deadline)
+                let bucket = SeatBucket::owned(event, *status, owner, zone);
+                let deadline = owner.deadline.map(to_ms);
+                ("take", owner.reservation, bucket, deadline, deadline.map(|ms| ms + grace_ms))
             }
-            Showing::Released(owner) => ("release", *owner, SeatBucket::unowned(event, SeatStatus::Available), None),
+            Showing::Released(owner) => ("release", *owner, available(), None, None),
+            Showing::Expired(owner, deadline) => ("release", *owner, available(), Some(to_ms(*deadline)), None),
         };
-        let deadline = deadline.map(to_ms);
         let text = |ms: Option<i64>| ms.map(|ms| ms.to_string()).unwrap_or_default();
-        let mut changed = 0;
+        let mut shown = Shown::default();
         for chunk in seats.chunks(KEYS_PER_CALL_MAX) {
             let mut call = CHANGE.key(self.keys().version(block));
             call.key(chunk)
                 .arg(self.keys().channel(block))
-                .arg(self.clock().offset_ms())
                 .arg(rule)
                 .arg(owner.to_string())
                 .arg(bucket.status.as_str())
                 .arg(bucket.open_json())
-                .arg(text(deadline))
-                .arg(text(deadline.map(|ms| ms + grace_ms)));
-            let (some, _version): (u64, String) = self.call(async |redis| call.invoke_async(redis).await).await?;
-            changed += some;
+                .arg(text(limit))
+                .arg(text(vanishes_at));
+            let (changed, _version, foreign): (u64, String, u64) =
+                self.call(async |redis| call.invoke_async(redis).await).await?;
+            shown.changed += changed;
+            shown.foreign += foreign;
         }
-        Ok(changed)
+        Ok(shown)
     }
 
     /// Writes buckets of one block as Postgres has them, each only if it is as it was seen. Returns how many changed.
@@ -319,10 +334,11 @@ impl Redis {
             }
             build.cmd("EXPIRE").arg(&draft).arg(60).ignore();
             let () = build.query_async(redis).await?;
-            let placed: bool = cmd("RENAMENX").arg(&draft).arg(&list).query_async(redis).await?;
-            // The draft's time to live came along with the name.
-            let tidy = if placed { cmd("PERSIST").arg(&list).to_owned() } else { cmd("DEL").arg(&draft).to_owned() };
-            tidy.query_async(redis).await
+            // The draft's time to live comes along with the name: a crash must not fall between the two.
+            let mut place = pipe();
+            place.atomic().cmd("RENAMENX").arg(&draft).arg(&list).ignore();
+            place.cmd("PERSIST").arg(&list).ignore().cmd("DEL").arg(&draft).ignore();
+            place.query_async(redis).await
         })
         .await
     }
@@ -333,13 +349,32 @@ impl Redis {
     /// # Errors
     /// [`RedisUnavailable`].
     pub async fn read_block(&self, block: &BlockKey) -> Result<Option<BlockPicture>, RedisUnavailable> {
+        let picture = self.read_picture(block, None).await?;
+        Ok(Some(picture).filter(|picture| !picture.buckets.is_empty()))
+    }
+
+    /// Reads some seats of a block by their keys, whether they are there or not.
+    ///
+    /// # Errors
+    /// [`RedisUnavailable`].
+    pub async fn read_seats(&self, block: &BlockKey, keys: Vec<String>) -> Result<BlockPicture, RedisUnavailable> {
+        self.read_picture(block, Some(keys)).await
+    }
+
+    /// The seats of `keys`, or those of the block's list.
+    async fn read_picture(
+        &self,
+        block: &BlockKey,
+        keys: Option<Vec<String>>,
+    ) -> Result<BlockPicture, RedisUnavailable> {
         const KEYS_PER_READ: usize = 1_000;
         let (list, counter) = (self.keys().seat_list(block), self.keys().version(block));
-        let offset = self.clock().offset_ms();
+        let last = if keys.is_none() { -1 } else { 0 };
         let read = self.call(async |redis| {
             let mut head = pipe();
-            head.cmd("GET").arg(&counter).cmd("LRANGE").arg(&list).arg(0).arg(-1).cmd("TIME");
-            let (version, keys, time): (Option<u64>, Vec<String>, (i64, i64)) = head.query_async(redis).await?;
+            head.cmd("GET").arg(&counter).cmd("LRANGE").arg(&list).arg(0).arg(last).cmd("TIME");
+            let (version, listed, time): (Option<u64>, Vec<String>, (i64, i64)) = head.query_async(redis).await?;
+            let keys = keys.unwrap_or(listed);
             let mut values: Vec<Option<String>> = Vec::with_capacity(keys.len());
             for chunk in keys.chunks(KEYS_PER_READ) {
                 let mut some: Vec<Option<String>> = cmd("MGET").arg(chunk).query_async(redis).await?;
@@ -348,14 +383,25 @@ impl Redis {
             Ok((version, keys, time, values))
         });
         let (version, keys, (seconds, micros), values) = read.await?;
-        if keys.is_empty() {
-            return Ok(None);
-        }
-        let parse = |value: Option<String>| value.map(|json| SeatBucket::read(&json));
-        Ok(Some(BlockPicture {
+        let buckets = values.into_iter().map(|value| value.as_deref().map(SeatBucket::read));
+        Ok(BlockPicture {
             version: version.unwrap_or(0),
-            now_ms: seconds * 1_000 + micros / 1_000 + offset,
-            buckets: keys.into_iter().zip(values.into_iter().map(parse)).collect(),
-        }))
+            now_ms: seconds * 1_000 + micros / 1_000 + self.clock().offset_ms(),
+            buckets: keys.into_iter().zip(buckets).collect(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unreadable_bucket_is_no_absent_one() {
+        for (json, version) in [("", None), ("[]", None), (r#"{"version":"7"}"#, Some("7")), ("{\"status\":1}", None)] {
+            let bucket = SeatBucket::read(json);
+            assert_eq!(bucket.seat_status_at(0), None, "{json}");
+            assert_eq!(bucket.version.as_deref(), version, "{json}");
+        }
     }
 }

@@ -1,56 +1,58 @@
 -- Makes some buckets of one block show what Postgres has committed for one reservation, by compare-and-set on the
 -- owner. Atomic because the picture, its version and the seat change must not differ.
 -- KEYS    1: the block's version counter; 2..: seat buckets
--- ARGV    1: channel; 2: clock offset, ms; 3: rule, take or release; 4: the reservation id, empty for an operator's
---         block; 5: the new status; 6: the bucket as JSON without version and closing brace; 7: deadline ms or empty;
---         8: when the bucket vanishes, ms since the epoch by the server's clock, or empty
--- take    writes over an absent, available or dead bucket and over the owner's own; never shortens the owner's
---         deadline (a gate's it may) and never turns its sold seat back to held: an older writer changes nothing
--- release writes over the owner's own bucket and an absent one only: a late release changes nothing
--- Returns {changed, version}
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000) + tonumber(ARGV[2])
-local rule, owner, status, new_deadline = ARGV[3], ARGV[4], ARGV[5], tonumber(ARGV[7])
+-- ARGV    1: channel; 2: rule, take or release; 3: the reservation id; 4: the new status; 5: the bucket as JSON without
+--         version and closing brace; 6: take: the new deadline, release: the deadline that has passed, ms or empty;
+--         7: when the bucket vanishes, ms since the epoch by the server's clock, or empty
+-- take    writes over the owner's own bucket only, and only forwards: gate, held, held longer, committed (held without
+--         a deadline), sold. Whoever read Postgres long ago changes nothing. Whether a bucket that is not the owner's
+--         is older than what the caller read cannot be told here: such buckets are counted, for the caller to heal
+-- release writes over the owner's own bucket and an absent one only; a release because of a deadline leaves a bucket
+--         alone whose deadline is later, or which has none any more: it was extended or paid for meanwhile
+-- Returns {changed, version, not the owner's (take only)}
+local rule, owner, status, limit = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[6])
+local foreign = 0
 
 local function may_write(value)
-  if not value then return true end
-  local readable, bucket = pcall(cjson.decode, value)
-  if not readable or type(bucket) ~= 'table' then return true end
-  local mine
-  if owner == '' then mine = bucket.status == 'blocked' else mine = bucket.reservationId == owner end
-  if rule == 'release' then return mine end
-  local deadline = tonumber(bucket.deadlineMs or '')
-  if mine then
-    if bucket.status == status and deadline == new_deadline then return false end
-    if bucket.status == 'sold' and status == 'held' then return false end
-    -- Committed seats are held without a deadline: they never get one again.
-    if bucket.status == 'held' and status == 'held' and deadline == nil then return false end
-    -- A gate (a bucket without createdAt) promises nothing: a hold that is shorter than it shows its own deadline.
-    return not (status == 'held' and bucket.status == 'held' and bucket.createdAt ~= nil and deadline ~= nil
-      and new_deadline ~= nil and deadline > new_deadline)
+  local readable, bucket = pcall(cjson.decode, value or '')
+  if not readable or type(bucket) ~= 'table' or bucket.reservationId ~= owner then
+    if rule == 'take' then
+      foreign = foreign + 1
+      return false
+    end
+    return not readable or type(bucket) ~= 'table'
   end
-  return bucket.status == 'available' or (bucket.status == 'held' and deadline ~= nil and deadline <= now)
+  -- A gate, from before the commit: what Postgres says comes after it.
+  if not bucket.createdAt then return true end
+  local deadline = tonumber(bucket.deadlineMs or '')
+  if rule == 'release' then
+    return not limit or (bucket.status == 'held' and deadline ~= nil and deadline <= limit)
+  end
+  if bucket.status ~= 'held' then return false end
+  if status ~= 'held' then return true end
+  return deadline ~= nil and (limit == nil or limit > deadline)
 end
 
 local seats = {}
 for i = 2, #KEYS do
   if may_write(redis.call('GET', KEYS[i])) then seats[#seats + 1] = KEYS[i] end
 end
-if #seats == 0 then return {0, '0'} end
+if #seats == 0 then return {0, '0', foreign} end
 
 if redis.call('EXISTS', KEYS[1]) == 0 then
+  local time = redis.call('TIME')
   redis.call('SET', KEYS[1], string.format('%.0f', time[1] * 1000000 + time[2]))
 end
 local version = string.format('%.0f', redis.call('INCR', KEYS[1]))
-local bucket = ARGV[6] .. ',"version":"' .. version .. '"}'
+local bucket = ARGV[5] .. ',"version":"' .. version .. '"}'
 for i = 1, #seats do
-  if ARGV[8] == '' then
+  if ARGV[7] == '' then
     redis.call('SET', seats[i], bucket)
   else
-    redis.call('SET', seats[i], bucket, 'PXAT', ARGV[8])
+    redis.call('SET', seats[i], bucket, 'PXAT', ARGV[7])
   end
 end
 local change = {version = version, status = status, seats = seats}
-if ARGV[7] ~= '' then change.deadlineMs = ARGV[7] end
+if rule == 'take' and limit then change.deadlineMs = ARGV[6] end
 redis.call('PUBLISH', ARGV[1], cjson.encode(change))
-return {#seats, version}
+return {#seats, version, foreign}

@@ -158,7 +158,7 @@ impl KeyScheme {
     /// Who warms up now.
     #[must_use]
     pub fn warm_up_lease(&self) -> String {
-        format!("{}holdfast:warm-up", self.prefix)
+        self.of_installation("warm-up")
     }
 
     /// The mode in which this Redis is written.
@@ -177,7 +177,7 @@ impl KeyScheme {
         name
     }
 
-    /// One tag for all of these: the sweep's script looks at the index and the epoch together.
+    /// One tag for all of these: scripts look at the epoch together with the index, or with the lease.
     fn of_installation(&self, name: &str) -> String {
         let word = if self.cluster_tags { "{holdfast}" } else { "holdfast" };
         format!("{}{word}:{name}", self.prefix)

@@ -1,6 +1,8 @@
 //! What the Redis server itself must be like, whether it is still the one we filled, and who is filling it.
 
-use ::redis::cmd;
+use std::sync::LazyLock;
+
+use ::redis::{Script, cmd};
 
 use super::{Redis, RedisUnavailable};
 
@@ -120,16 +122,25 @@ impl Redis {
         self.call(async |redis| cmd("GET").arg(&key).query_async(redis).await).await
     }
 
-    /// Declares Redis rebuilt: said at the end of a warm-up.
+    /// Declares Redis rebuilt, at the end of `holder`'s warm-up. False where the lease is no longer its own: Redis was
+    /// lost meanwhile, or another has begun, and what was rebuilt may not be there.
     ///
     /// # Errors
     /// [`RedisUnavailable`].
-    pub async fn set_epoch(&self, epoch: &str) -> Result<(), RedisUnavailable> {
-        let key = self.keys().epoch();
-        self.call(async |redis| cmd("SET").arg(&key).arg(epoch).query_async(redis).await).await
+    pub async fn set_epoch(&self, holder: &str) -> Result<bool, RedisUnavailable> {
+        static SET: LazyLock<Script> = LazyLock::new(|| {
+            Script::new(
+                "if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+                redis.call('SET', KEYS[2], ARGV[1])
+                return 1",
+            )
+        });
+        let mut call = SET.key(self.keys().warm_up_lease());
+        call.key(self.keys().epoch()).arg(holder);
+        self.call(async |redis| call.invoke_async(redis).await).await
     }
 
-    /// Becomes, or stays, the one who warms up, for `lease_ms`. False where another is.
+    /// Becomes the one who warms up, for `lease_ms`. False where another is.
     ///
     /// # Errors
     /// [`RedisUnavailable`].
@@ -138,16 +149,26 @@ impl Redis {
         self.call(async |redis| {
             let taken: Option<String> =
                 cmd("SET").arg(&key).arg(holder).arg("NX").arg("PX").arg(lease_ms).query_async(redis).await?;
-            if taken.is_some() {
-                return Ok(true);
-            }
-            let current: Option<String> = cmd("GET").arg(&key).query_async(redis).await?;
-            if current.as_deref() != Some(holder) {
-                return Ok(false);
-            }
-            cmd("PEXPIRE").arg(&key).arg(lease_ms).query_async(redis).await
+            Ok(taken.is_some())
         })
         .await
+    }
+
+    /// Stays the one who warms up. False where the lease is not `holder`'s any more, even if it is nobody's: a Redis that
+    /// lost it has lost what was rebuilt as well.
+    ///
+    /// # Errors
+    /// [`RedisUnavailable`].
+    pub async fn renew_warm_up(&self, holder: &str, lease_ms: i64) -> Result<bool, RedisUnavailable> {
+        static RENEW: LazyLock<Script> = LazyLock::new(|| {
+            Script::new(
+                "if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+                return redis.call('PEXPIRE', KEYS[1], ARGV[2])",
+            )
+        });
+        let mut call = RENEW.key(self.keys().warm_up_lease());
+        call.arg(holder).arg(lease_ms);
+        self.call(async |redis| call.invoke_async(redis).await).await
     }
 
     /// Stops being the one who warms up.
