@@ -12,6 +12,7 @@ mod harness;
 mod holds;
 mod http;
 mod idempotency;
+mod kills;
 mod layout;
 mod limits;
 mod mirror;
