@@ -211,6 +211,8 @@ pub enum FaultPoint {
     HoldDeadlineRegistered,
     /// place_hold: committed; Redis shows the short gate.
     HoldCommitted,
+    /// place_hold: shown in Redis; the index has it come due when the gate would have opened.
+    HoldShown,
     /// unhold: Redis expects it, not committed.
     CancelMarked,
     /// unhold: cancelled in Postgres, Redis still shows it held.
@@ -237,10 +239,11 @@ pub enum FaultPoint {
 
 impl FaultPoint {
     /// Every point, for tests that crash at each.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::HoldGateTaken,
         Self::HoldDeadlineRegistered,
         Self::HoldCommitted,
+        Self::HoldShown,
         Self::CancelMarked,
         Self::CancelCommitted,
         Self::PaymentCommitted,

@@ -92,13 +92,10 @@ async fn a_crash_at_any_point_is_set_right() {
     let mut crashed_at = HashSet::new();
     let mut first = 1;
     loop {
-        // On a thread each: a spawned task would ask for a future that is Send for every lifetime at once, which the
-        // compiler cannot see of these.
-        let day = |nth| {
-            let here = tokio::runtime::Handle::current();
-            tokio::task::spawn_blocking(move || here.block_on(crash_at(nth)))
-        };
-        let days = (first..first + AT_ONCE).map(day);
+        let days = (first..first + AT_ONCE).map(|nth| {
+            let runtime = tokio::runtime::Handle::current();
+            tokio::task::spawn_blocking(move || runtime.block_on(crash_at(nth)))
+        });
         let days = futures::future::join_all(days).await;
         let points: Vec<Option<FaultPoint>> = days.into_iter().map(Result::unwrap).collect();
         crashed_at.extend(points.iter().flatten().copied());

@@ -3,6 +3,7 @@
 #![cfg(test)]
 
 mod attacks;
+mod blocking;
 mod board;
 mod crashes;
 mod deadlines;
@@ -11,6 +12,7 @@ mod harness;
 mod holds;
 mod http;
 mod idempotency;
+mod kills;
 mod layout;
 mod limits;
 mod mirror;

@@ -44,7 +44,7 @@ async fn names_with_colons_never_confuse_two_seats() {
             finalize(stores, &provider, payment.id).await;
         } else {
             test.advance(to_ms(held.expires_at) - to_ms(stores.pg.now().await.unwrap()));
-            holdfast_tests::repair::look_at_deadlines(&test, stores).await;
+            holdfast_tests::repair::sweep_deadlines(stores).await;
         }
     }
     settle(&test, stores, &provider).await;

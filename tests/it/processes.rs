@@ -1,7 +1,6 @@
 //! The two processes started for real, over HTTP, and killed for real.
 
 use std::net::TcpListener;
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use holdfast_tests::stores::TestStores;
@@ -9,13 +8,8 @@ use holdfast_tests::wait::until;
 use reqwest::{Client, RequestBuilder};
 use serde_json::{Value, json};
 
-/// The binary beside this test's own: `cargo nextest run` and `./dev test` build it with the workspace.
-fn binary() -> PathBuf {
-    let deps = std::env::current_exe().expect("this test has a path");
-    let binary = deps.ancestors().nth(2).expect("it stands in target/…/deps").join("holdfast");
-    assert!(binary.exists(), "{} is missing: type cargo build -p holdfast", binary.display());
-    binary
-}
+/// The binary, built with these tests from the same sources.
+const BINARY: &str = env!("CARGO_BIN_EXE_holdfast-under-test");
 
 /// A process that dies with its test.
 struct Process(Child);
@@ -40,7 +34,7 @@ impl Drop for Process {
 }
 
 fn command(test: &TestStores, arguments: &[&str]) -> Command {
-    let mut command = Command::new(binary());
+    let mut command = Command::new(BINARY);
     command
         .args(arguments)
         .env("DATABASE_URL", &test.settings.database_url)

@@ -4,6 +4,7 @@
 //! - [`stores::TestStores`]: one test's stores; dropped, they leave nothing behind.
 //! - [`sale::Sale`]: an event on sale there, its seats named as people name them (`A-1`).
 //! - [`provider::ScriptedProvider`]: a payment provider that outlives crashes, as a real one does.
+//! - [`process::EngineProcess`]: a process of the engine, started for real, to be killed.
 //! - [`repair::settle`]: what the workers would do, done at once, by the flows.
 //! - [`audit::audit`]: reads Postgres and Redis by its own means and says what breaks an invariant.
 //! - [`worker::RunningWorker`]: a worker, with bridge and sweep, in this process.
@@ -17,6 +18,7 @@
 )]
 
 pub mod audit;
+pub mod process;
 pub mod provider;
 pub mod repair;
 pub mod sale;

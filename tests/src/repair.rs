@@ -1,5 +1,5 @@
-//! What the workers do in time, done at once by the same flows: warm-up, open jobs, and a look at everything in the
-//! deadline index. After a crash anywhere this is what sets things right.
+//! What the workers do, done at once by the same flows: warm-up, open jobs, and a look at what is due in the deadline
+//! index. After a crash anywhere this is what sets things right, once the crashed process's gates have opened.
 
 use domain::flow::Stores;
 use domain::flow::expire_reservations::{RESERVATIONS_PER_JOB_MAX, expire_reservations};
@@ -9,6 +9,7 @@ use domain::flow::warm_up::warm_up;
 use domain::id::{EventId, PaymentId, ReservationId};
 use domain::payment::PaymentStatus;
 use domain::store::pg::outbox::JobKind;
+use domain::store::redis::deadlines::SweepSpans;
 
 use crate::audit::{audit_redis, audit_settled};
 use crate::provider::ScriptedProvider;
@@ -26,7 +27,7 @@ pub async fn settle(test: &TestStores, stores: &Stores, provider: &ScriptedProvi
         warm_up(stores).await.expect("Redis is rebuilt");
     }
     run_jobs(stores, provider).await;
-    look_at_deadlines(test, stores).await;
+    sweep_deadlines(stores).await;
     let mut findings = audit_settled(test, provider).await;
     findings.extend(audit_redis(test).await);
     assert!(findings.is_empty(), "not sound once settled:\n{}", findings.join("\n"));
@@ -60,6 +61,21 @@ pub async fn finalize(stores: &Stores, provider: &ScriptedProvider, payment: Pay
         }
     }
     panic!("the payment {payment} has no end after {ASKED_AGAIN} tries");
+}
+
+/// What the sweep does, all its grace aside: expires what is due, or shows it as it is.
+pub async fn sweep_deadlines(stores: &Stores) {
+    let spans = SweepSpans { since_ms: 0, grace_ms: 0, lease_ms: 5_000, most: 1_000 };
+    loop {
+        let claimed = stores.redis.sweep(spans).await.expect("Redis answers").claimed;
+        if claimed.is_empty() {
+            return;
+        }
+        let ids: Vec<ReservationId> = claimed.into_iter().map(|(id, _)| id).collect();
+        for chunk in ids.chunks(RESERVATIONS_PER_JOB_MAX) {
+            expire_reservations(stores, chunk).await.expect("what is due expires");
+        }
+    }
 }
 
 /// Expires, or shows as they are, all reservations in the deadline index, due or not: what is not due stays.

@@ -1,102 +1,109 @@
-//! Keeping seats from sale, and giving them back to it.
+//! Blocking: an operator keeps seats from sale, all of those named or none, and gives them back.
 //!
-//! Crash window: after the commit Redis still shows the seats as they were. A hold that is let through by it is refused
-//! by Postgres, which heals the block; a seat that was given back shows as blocked until a warm-up. Neither is sold
-//! wrongly: the claim decides.
+//! Crash window: after the commit Redis shows the seats as before. A row of the outbox, written in the same transaction,
+//! says that the event must be written into Redis again; Redis is told before the commit to look for it.
 
-use std::collections::BTreeMap;
+use serde_json::json;
 
-use crate::id::{EventId, SeatId};
-use crate::label::Label;
+use crate::id::{EventId, OutboxId, SeatId};
+use crate::queue::Queue;
 use crate::seat::{SeatRef, SeatStatus};
-use crate::seat_map::Block;
-use crate::store::pg::PgError;
-use crate::store::pg::claims::Blocking;
+use crate::store::pg::claims::{Blocking, block_claims, unblock_claims};
+use crate::store::pg::outbox::{JobKind, OutboxRow, close_outbox, insert_outbox};
+use crate::store::pg::{PgError, commit};
 
 use super::Stores;
 use super::event_book::EventSheet;
-use super::read_block::rebuild_block;
+use super::read_block::heal_some;
 
-/// Which seats, and why.
-#[derive(Debug, Clone)]
-pub struct BlockSeatsOrder {
+/// What an operator wants.
+pub struct BlockOrder {
     /// The event.
     pub event: EventId,
-    /// The seats, as the caller names them.
+    /// Which seats.
     pub seats: Vec<SeatRef>,
-    /// Kept from sale, or given back.
+    /// Keep from sale, or give back.
     pub blocking: Blocking,
-    /// Who says so.
+    /// Who does it, for the log.
     pub actor: String,
-    /// Why.
+    /// Why, for the log.
     pub reason: String,
 }
 
-/// What has become of the seats.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BlockSeatsReport {
-    /// Those that changed, in the order of the request.
-    pub changed: Vec<SeatId>,
-    /// Those that did not, with what they are instead: somebody owns them, or there was nothing to change.
-    pub unchanged: Vec<(SeatId, SeatStatus)>,
-}
-
-/// Why no seat was changed.
+/// Why seats stay as they are.
 #[derive(Debug, thiserror::Error)]
 pub enum BlockSeatsError {
     /// There is no such event.
     #[error("there is no such event")]
     UnknownEvent,
-    /// Seats that the event does not have: indices into the request's seats.
+    /// Seats that the event does not have: indices into the order's seats.
     #[error("the event does not have these seats")]
     UnknownSeats(Vec<usize>),
+    /// Somebody owns these; nothing is blocked.
+    #[error("seats are owned")]
+    Owned(Vec<(SeatId, SeatStatus)>),
     /// Postgres failed.
     #[error(transparent)]
     Pg(#[from] PgError),
 }
 
-/// Keeps seats that nobody owns from sale, or gives such seats back to it. A seat that somebody owns stays as it is: an
-/// operator never takes a seat from a buyer this way.
+/// Blocks or unblocks seats. Returns how many were named.
 ///
 /// # Errors
 /// [`BlockSeatsError`].
-pub async fn block_seats(stores: &Stores, order: BlockSeatsOrder) -> Result<BlockSeatsReport, BlockSeatsError> {
+pub async fn block_seats(stores: &Stores, order: BlockOrder) -> Result<usize, BlockSeatsError> {
     let sheet = stores.book.sheet(order.event).await?.ok_or(BlockSeatsError::UnknownEvent)?;
-    let (ids, blocks) = find_seats(&sheet, &order.seats)?;
-    let how = (order.blocking, order.actor.as_str(), order.reason.as_str());
-    let changed = stores.pg.block_seats(order.event, &ids, how).await?;
-    for block in blocks {
-        if let Err(error) = rebuild_block(stores, &sheet, block).await {
-            stores.note_redis_missed();
-            tracing::warn!(error = &error as &dyn std::error::Error, "the change is not shown in Redis yet");
-        }
-    }
-    let read = stores.pg.read_claims(order.event, &ids).await?;
-    let status = |id: SeatId| {
-        let claim = read.claims.iter().find(|claim| claim.seat == id);
-        let alive = claim.filter(|claim| claim.expires_at.is_none_or(|deadline| deadline > read.read_at));
-        alive.map_or(SeatStatus::Available, |claim| claim.state.seat_status())
-    };
-    let (changed, unchanged): (Vec<SeatId>, Vec<SeatId>) = ids.into_iter().partition(|id| changed.contains(id));
-    Ok(BlockSeatsReport { changed, unchanged: unchanged.into_iter().map(|id| (id, status(id))).collect() })
-}
-
-/// The seats' ids, each once, and the blocks they are in.
-fn find_seats<'a>(sheet: &'a EventSheet, asked: &[SeatRef]) -> Result<(Vec<SeatId>, Vec<&'a Block>), BlockSeatsError> {
-    let found: Vec<_> = asked.iter().map(|seat| sheet.map.resolve(seat)).collect();
-    let unknown = |(index, seat): (usize, &Option<_>)| seat.is_none().then_some(index);
-    let unknown: Vec<usize> = found.iter().enumerate().filter_map(unknown).collect();
+    let found: Vec<Option<SeatId>> =
+        order.seats.iter().map(|seat| sheet.map.resolve(seat).map(|seat| seat.id)).collect();
+    let unknown: Vec<usize> =
+        found.iter().enumerate().filter_map(|(index, seat)| seat.is_none().then_some(index)).collect();
     if !unknown.is_empty() {
         return Err(BlockSeatsError::UnknownSeats(unknown));
     }
-    let mut ids = Vec::new();
-    let mut blocks: BTreeMap<&Label, &Block> = BTreeMap::new();
-    for seat in found.into_iter().flatten() {
-        if !ids.contains(&seat.id) {
-            ids.push(seat.id);
-        }
-        let block = sheet.map.block_of(seat);
-        blocks.insert(&block.block, block);
+    let mut seats: Vec<SeatId> = found.into_iter().flatten().collect();
+    seats.sort_unstable();
+    seats.dedup();
+    let row = OutboxRow {
+        event: order.event,
+        id: OutboxId(order.event.0),
+        queue: Queue::Events,
+        kind: JobKind::OpenEvent,
+        payload: json!({ "event": order.event }),
+    };
+    if stores.redis.mark_unsettled(order.event.0).await.is_err() {
+        stores.note_redis_missed();
     }
-    Ok((ids, blocks.into_values().collect()))
+    let offset = stores.pg.clock().offset_ms();
+    let (place, log) = ((order.event, seats.as_slice()), (order.actor.as_str(), order.reason.as_str()));
+    let mut tx = stores.pg.begin().await?;
+    match order.blocking {
+        Blocking::Block => {
+            let owned = block_claims(&mut tx, place, log, offset).await?;
+            if !owned.is_empty() {
+                return Err(BlockSeatsError::Owned(owned));
+            }
+        }
+        Blocking::Unblock => unblock_claims(&mut tx, place, log, offset).await?,
+    }
+    insert_outbox(&mut tx, &row).await?;
+    commit(tx).await?;
+    if show(stores, &sheet, &seats).await {
+        let mut tx = stores.pg.begin().await?;
+        close_outbox(&mut tx, order.event, row.id).await?;
+        commit(tx).await?;
+    }
+    Ok(seats.len())
+}
+
+/// Makes Redis show them; false where the job has to do it.
+async fn show(stores: &Stores, sheet: &EventSheet, seats: &[SeatId]) -> bool {
+    let mut is_shown = sheet.event.status != crate::event::EventStatus::Preparing;
+    for block in sheet.map.blocks() {
+        let some: Vec<SeatId> =
+            sheet.map.seats_of(block).iter().map(|seat| seat.id).filter(|seat| seats.contains(seat)).collect();
+        if !some.is_empty() {
+            is_shown &= heal_some(stores, sheet, (block, &some)).await.unwrap_or(false);
+        }
+    }
+    is_shown
 }

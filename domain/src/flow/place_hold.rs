@@ -3,8 +3,8 @@
 //! Crash windows:
 //! - after the gate: it opens by itself in seconds;
 //! - after the deadline is registered: an orphan in the index, whose expiry finds no reservation and changes nothing;
-//! - after the commit: Redis shows the short gate. Then the seat looks available while Postgres owns it; the refusal in
-//!   Postgres heals that, and the index entry, written before, ends the hold in time.
+//! - after the commit: Redis shows the short gate. The index entry, written before, comes due when the gate opens: the
+//!   sweep then finds the hold, shows it, and writes its own deadline. Until then a refusal in Postgres heals it.
 //!
 //! Without Redis the hold goes on from Postgres alone.
 
@@ -248,7 +248,8 @@ async fn hold_by(
     let gate = take_gates(stores, &plan).await?;
     stores.faults.pass(FaultPoint::HoldGateTaken).await;
     if let Some(now_ms) = gate {
-        let deadline = plan.sheet.event.hold_deadline(from_ms(now_ms));
+        // As long as the gate stands; the commit's own showing writes the deadline itself.
+        let deadline = plan.sheet.event.hold_deadline(from_ms(now_ms)).min(from_ms(now_ms + stores.timing.gate_ms));
         if stores.redis.register_deadlines(&[(plan.reservation, to_ms(deadline))]).await.is_err() {
             stores.note_redis_missed();
         }
@@ -428,13 +429,18 @@ async fn show_hold(stores: &Stores, plan: &Plan, times: HeldTimes) {
     };
     let showing = Showing::Owned(SeatStatus::Held, owner);
     let event = (plan.sheet.event.id, &plan.sheet.event.zone);
-    let mut shown = stores.redis.register_deadlines(&[(plan.reservation, to_ms(times.expires_at))]).await;
+    let mut shown = Ok(());
     let mut foreign = 0;
     for block in &plan.blocks {
         let grace = stores.timing.bucket_grace_ms;
         let changed = stores.redis.show_seats(&block.block, &block.keys, event, &showing, grace).await;
         foreign += changed.as_ref().map_or(0, |shown| shown.foreign);
         shown = shown.and(changed.map(|_| ()));
+    }
+    stores.faults.pass(FaultPoint::HoldShown).await;
+    // Until all of it is shown, the index entry of before the commit has the sweep look at it again.
+    if shown.is_ok() {
+        shown = stores.redis.register_deadlines(&[(plan.reservation, to_ms(times.expires_at))]).await;
     }
     if shown.is_err() {
         stores.note_redis_missed();
