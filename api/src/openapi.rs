@@ -175,6 +175,8 @@ mod tests {
             ("post", "/v1/events/{id}/close"),
             ("get", "/v1/events/{id}/blocks"),
             ("get", "/v1/events/{id}/blocks/{block}/seats"),
+            ("post", "/v1/events/{id}/seats/block"),
+            ("post", "/v1/events/{id}/seats/unblock"),
             ("post", "/v1/events/{id}/reservations"),
             ("get", "/v1/reservations"),
             ("get", "/v1/reservations/{id}"),

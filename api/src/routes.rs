@@ -7,6 +7,7 @@ mod events_body;
 mod payments;
 mod reservations;
 mod reservations_body;
+mod seats;
 mod time;
 pub(crate) mod venue_maps;
 mod venues;
@@ -34,6 +35,8 @@ pub fn table() -> OpenApiRouter<App> {
         .routes(routes!(events::close_event))
         .routes(routes!(blocks::list_blocks))
         .routes(routes!(blocks::read_block))
+        .routes(routes!(seats::block_seats))
+        .routes(routes!(seats::unblock_seats))
         .routes(routes!(reservations::place_hold))
         .routes(routes!(reservations::list_reservations))
         .routes(routes!(reservations::get_reservation, reservations::cancel_reservation))

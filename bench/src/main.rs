@@ -5,6 +5,7 @@
 
 mod client;
 mod engine;
+mod mirror;
 mod workload;
 
 use std::time::Duration;
@@ -47,6 +48,12 @@ enum Command {
         #[arg(long, default_value_t = 500)]
         seats: usize,
     },
+    /// Reads of one block from the mirror without HTTP, beside reads of Redis
+    Mirror {
+        /// Seats of the block
+        #[arg(long, default_value_t = 500)]
+        seats: usize,
+    },
     /// A hold's cost beside 1,000 and 1,000,000 seats on sale, in turns
     Scale,
     /// Memory of api and worker with so many seats on sale
@@ -65,8 +72,12 @@ fn main() -> Result<()> {
 
 async fn run(cli: &Cli) -> Result<()> {
     let span = Duration::from_secs(cli.seconds);
+    if let Command::Mirror { seats } = cli.command {
+        return mirror::run(seats, span).await;
+    }
     let mut engine = Engine::start().await?;
     match cli.command {
+        Command::Mirror { .. } => {}
         Command::Hold { seats } => {
             let event = engine.open_event(seats, 500).await?;
             let floor = engine.pgbench(cli.clients, cli.seconds)?;

@@ -214,3 +214,17 @@ async fn an_extension_adds_one_ttl_and_never_passes_the_cap() {
     assert!(matches!(refusal, ChangeReservationError::Gone(GONE)), "{refusal:?}");
     settle(&test, stores, &ScriptedProvider::default()).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hold_shorter_than_the_gate_is_over_at_its_own_deadline() {
+    let test = TestStores::start().await;
+    let stores = &test.stores;
+    let ttl_ms = 1_500;
+    assert!(ttl_ms < stores.timing.gate_ms);
+    let sale = Sale::open(stores, SalePlan::default().ttl_ms(ttl_ms)).await;
+    sale.hold(stores, "u1", &["A-1"]).await.unwrap();
+    test.advance(ttl_ms);
+    assert_eq!(sale.status(stores, "A-1").await, SeatStatus::Available);
+    sale.hold(stores, "u2", &["A-1"]).await.expect("the dead hold's seat is the next buyer's at once");
+    assert_sound(&test).await;
+}

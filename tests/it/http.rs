@@ -4,6 +4,7 @@ mod callers;
 mod commands;
 mod form;
 mod operators;
+mod trouble;
 
 use domain::flow::Stores;
 use domain::store::pg::api_keys::KeyScope;

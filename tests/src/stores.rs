@@ -101,6 +101,12 @@ impl TestStores {
         shutdown.drop_guard()
     }
 
+    /// The name of its database.
+    #[must_use]
+    pub fn database(&self) -> &str {
+        &self.database
+    }
+
     /// Moves time.
     pub fn advance(&self, by_ms: i64) {
         self.clock.advance(by_ms);

@@ -13,8 +13,8 @@ use crate::problem::{Problem, ProblemCode};
 /// The largest JSON body, in bytes: some thousand seats by label.
 pub const JSON_BODY_BYTES_MAX: usize = 256 * 1024;
 
-/// How long a body may take to arrive.
-pub const BODY_READ_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a JSON body may take to arrive: less than a request may, so that a slow sender is told that it was slow.
+pub const BODY_READ_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Reads the whole body.
 ///
@@ -54,6 +54,31 @@ impl<S: Sync> FromRequest<S> for NoBody {
                 Some(field) => Err(Problem::invalid(field.as_str(), "unknown field: this request takes no fields")),
             },
             Err(_) => Err(Problem::invalid("", "This request takes no body, or an empty object.")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_body_that_never_ends_is_given_up_in_time() {
+        let first = futures::stream::once(async { Ok::<_, std::io::Error>(Bytes::from_static(b"{")) });
+        let body = Body::from_stream(futures::StreamExt::chain(first, futures::stream::pending()));
+        let problem = read_body(Request::new(body), 100, Duration::from_millis(20)).await.unwrap_err();
+        assert_eq!(problem.code(), ProblemCode::RequestTimeout);
+    }
+
+    #[tokio::test]
+    async fn a_body_that_is_announced_or_found_too_large_is_refused() {
+        let announced = Request::builder().header("content-length", "101").body(Body::empty()).unwrap();
+        let streamed = Request::new(Body::from_stream(futures::stream::repeat_with(|| {
+            Ok::<_, std::io::Error>(Bytes::from_static(&[b' '; 64]))
+        })));
+        for request in [announced, streamed] {
+            let problem = read_body(request, 100, Duration::from_secs(5)).await.unwrap_err();
+            assert_eq!(problem.code(), ProblemCode::PayloadTooLarge);
         }
     }
 }

@@ -93,10 +93,9 @@ fn parse<T: DeserializeOwned + Validate<Context = ()>>(bytes: &[u8]) -> Result<J
 }
 
 fn refusal(error: &serde_path_to_error::Error<serde_json::Error>) -> Problem {
-    let path = match error.path().to_string() {
-        root if root == "." => String::new(),
-        path => path,
-    };
+    // `.` is the whole body, `?` a place that cannot be named because the JSON breaks off there.
+    let path = error.path().to_string();
+    let path = path.trim_end_matches('?').trim_end_matches('.');
     Problem::invalid(path, error.inner().to_string())
 }
 

@@ -22,6 +22,9 @@ use crate::wire::{Money, SeatStatusWord};
 /// An event's blocks with their seats in figures.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct BlocksBody {
+    /// The event.
+    #[schema(example = "0197f0a2-6a11-7c3b-9d2e-4f5a6b7c8d90")]
+    event: String,
     /// Grows with every change of a seat; 0 where Redis is away.
     #[schema(minimum = 0, example = 4711)]
     version: u64,

@@ -308,7 +308,7 @@ impl From<&Refund> for RefundBody {
     }
 }
 
-fn seat_errors(indices: &[usize], message: &str) -> Vec<FieldError> {
+pub(super) fn seat_errors(indices: &[usize], message: &str) -> Vec<FieldError> {
     indices.iter().map(|index| FieldError::new(format!("seats[{index}]"), message)).collect()
 }
 

@@ -217,3 +217,26 @@ async fn without_postgres_a_write_is_503_with_retry_after_and_nothing_is_half_ma
     assert_eq!(Ask::new("GET", "/v1/time").send(&broken.public).await.status, 200);
     assert_eq!(shop.hold_for("u3", &["A-2"]).send(&shop.web.public).await.status, 201, "the seat was never taken");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_blocked_seat_cannot_be_held_and_an_owned_seat_cannot_be_blocked() {
+    let shop = Shop::open(SalePlan::default()).await;
+    let public = &shop.web.public;
+    let admin = api_key(shop.stores(), KeyScope::Admin).await;
+    let ask = |verb: &str, seats: &[&str]| {
+        let body = json!({ "seats": seats.iter().map(|seat| place(seat)).collect::<Vec<_>>(), "reason": "a camera" });
+        Ask::new("POST", format!("/v1/events/{}/seats/{verb}", shop.sale.event)).json(&body)
+    };
+    assert_eq!(ask("block", &["A-1"]).by(&shop.sales).send(public).await.refusal(), (403, "forbidden".into()));
+    assert_eq!(shop.hold_for("u1", &["A-2"]).send(public).await.status, 201);
+    let owned = ask("block", &["A-1", "A-2"]).by(&admin).send(public).await;
+    assert_eq!((owned.status.as_u16(), owned.json()["conflicts"][0]["status"].clone()), (409, json!("held")));
+    assert_eq!(ask("block", &["A-1"]).by(&admin).send(public).await.json(), json!({ "seats": 1 }));
+    let refused = shop.hold_for("u2", &["A-1"]).send(public).await;
+    assert_eq!(refused.json()["conflicts"][0]["status"], "blocked");
+    let unknown = ask("unblock", &["A-1", "Z-9"]).by(&admin).send(public).await;
+    assert_eq!(unknown.json()["errors"][0]["path"], "seats[1]");
+    assert_eq!(ask("unblock", &["A-1"]).by(&admin).send(public).await.status, 200);
+    assert_eq!(shop.hold_for("u2", &["A-1"]).send(public).await.status, 201);
+    assert_sound(&shop.test).await;
+}

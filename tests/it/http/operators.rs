@@ -1,5 +1,6 @@
 //! The operators' listener.
 
+use domain::flow::warm_up::warm_up;
 use domain::store::pg::api_keys::KeyScope;
 use holdfast_tests::sale::SalePlan;
 use holdfast_tests::wait::until;
@@ -16,7 +17,7 @@ async fn readiness(web: &Web) -> (u16, String) {
 async fn readiness_tells_slower_from_impossible() {
     let shop = Shop::open(SalePlan::default()).await;
     assert_eq!(readiness(&shop.web).await, (200, "degraded".into()), "no worker has warmed up yet");
-    shop.stores().redis.set_epoch("1").await.unwrap();
+    warm_up(shop.stores()).await.unwrap();
     until("the warm-up to be seen", async || (readiness(&shop.web).await == (200, "ok".into())).then_some(())).await;
     let without_redis = shop.web.over(&shop.test.a_process_without_redis());
     assert_eq!(readiness(&without_redis).await, (200, "degraded".into()));

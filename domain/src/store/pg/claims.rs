@@ -3,9 +3,10 @@
 use uuid::Uuid;
 
 use crate::id::{Buyer, EventId, ReservationId, SeatId};
-use crate::seat::ClaimState;
+use crate::seat::{ClaimState, SeatStatus};
 use crate::time::Instant;
 
+use super::reservations::expire_reservations;
 use super::{Pg, PgError, Tx};
 
 /// A claim with what a seat bucket shows of its reservation.
@@ -158,63 +159,6 @@ impl Pg {
             })
             .collect()
     }
-
-    /// Blocks seats from sale, or gives them back to it; seats that somebody owns stay as they are. Returns the seats
-    /// that changed.
-    ///
-    /// # Errors
-    /// [`PgError`].
-    pub async fn block_seats(
-        &self,
-        event: EventId,
-        seats: &[SeatId],
-        (blocking, actor, reason): (Blocking, &str, &str),
-    ) -> Result<Vec<SeatId>, PgError> {
-        let seats: Vec<i64> = seats.iter().map(|seat| seat.0).collect();
-        let mut tx = self.begin().await?;
-        let (before, after) = match blocking {
-            Blocking::Block => ("available", "blocked"),
-            Blocking::Unblock => ("blocked", "available"),
-        };
-        let changed = match blocking {
-            Blocking::Block => {
-                sqlx::query_scalar!(
-                    "INSERT INTO seat_claims (event_id, seat_id, state)
-                     SELECT $1, seat_id, 'blocked' FROM unnest($2::bigint[]) AS seat_id ORDER BY seat_id
-                     ON CONFLICT ON CONSTRAINT seat_claims_pkey DO NOTHING RETURNING seat_id",
-                    event.0,
-                    &seats
-                )
-                .fetch_all(&mut *tx)
-                .await?
-            }
-            Blocking::Unblock => {
-                sqlx::query_scalar!(
-                    "DELETE FROM seat_claims WHERE event_id = $1 AND seat_id = ANY ($2) AND state = 'blocked'
-                     RETURNING seat_id",
-                    event.0,
-                    &seats
-                )
-                .fetch_all(&mut *tx)
-                .await?
-            }
-        };
-        sqlx::query!(
-            "INSERT INTO seat_log (event_id, seat_id, actor, reason, before, after, at)
-             SELECT $1, seat_id, $3, $4, $5, $6, hf_now($7) FROM unnest($2::bigint[]) AS seat_id",
-            event.0,
-            &changed,
-            actor,
-            reason,
-            before,
-            after,
-            self.offset_ms()
-        )
-        .execute(&mut *tx)
-        .await?;
-        super::commit(tx).await?;
-        Ok(changed.into_iter().map(SeatId).collect())
-    }
 }
 
 /// What an operator does to seats that nobody owns.
@@ -224,6 +168,84 @@ pub enum Blocking {
     Block,
     /// Give back to sale.
     Unblock,
+}
+
+/// Keeps seats from sale. Returns those that it could not: somebody owns them. Seats that are blocked already stay so.
+pub(crate) async fn block_claims(
+    tx: &mut Tx,
+    (event, seats): (EventId, &[SeatId]),
+    (actor, reason): (&str, &str),
+    offset_ms: i64,
+) -> Result<Vec<(SeatId, SeatStatus)>, PgError> {
+    let seats: Vec<i64> = seats.iter().map(|seat| seat.0).collect();
+    let dead = sqlx::query_scalar!(
+        r#"SELECT DISTINCT reservation_id AS "reservation!" FROM seat_claims
+           WHERE event_id = $1 AND seat_id = ANY ($2) AND state = 'held' AND expires_at <= hf_now($3)"#,
+        event.0,
+        &seats,
+        offset_ms
+    )
+    .fetch_all(&mut **tx)
+    .await?;
+    let dead: Vec<ReservationId> = dead.into_iter().map(ReservationId).collect();
+    if !dead.is_empty() {
+        expire_reservations(tx, &dead, offset_ms).await?;
+    }
+    sqlx::query!(
+        "WITH blocked AS (
+             INSERT INTO seat_claims (event_id, seat_id, state)
+             SELECT $1, seat_id, 'blocked' FROM unnest($2::bigint[]) AS seat_id ORDER BY seat_id
+             ON CONFLICT ON CONSTRAINT seat_claims_pkey DO NOTHING RETURNING seat_id)
+         INSERT INTO seat_log (event_id, seat_id, actor, reason, before, after, at)
+         SELECT $1, seat_id, $3, $4, 'available', 'blocked', hf_now($5) FROM blocked ORDER BY seat_id",
+        event.0,
+        &seats,
+        actor,
+        reason,
+        offset_ms
+    )
+    .execute(&mut **tx)
+    .await?;
+    let owned = sqlx::query!(
+        "SELECT seat_id, state FROM seat_claims
+         WHERE event_id = $1 AND seat_id = ANY ($2) AND state <> 'blocked' ORDER BY seat_id",
+        event.0,
+        &seats
+    )
+    .fetch_all(&mut **tx)
+    .await?;
+    owned
+        .into_iter()
+        .map(|row| {
+            let state = ClaimState::from_word(&row.state);
+            let state = state.ok_or_else(|| PgError::unreadable("seat_claims", "state", row.seat_id))?;
+            Ok((SeatId(row.seat_id), state.seat_status()))
+        })
+        .collect()
+}
+
+/// Gives blocked seats back to sale; all others stay as they are.
+pub(crate) async fn unblock_claims(
+    tx: &mut Tx,
+    (event, seats): (EventId, &[SeatId]),
+    (actor, reason): (&str, &str),
+    offset_ms: i64,
+) -> Result<(), PgError> {
+    let seats: Vec<i64> = seats.iter().map(|seat| seat.0).collect();
+    sqlx::query!(
+        "WITH freed AS (
+             DELETE FROM seat_claims WHERE event_id = $1 AND seat_id = ANY ($2) AND state = 'blocked' RETURNING seat_id)
+         INSERT INTO seat_log (event_id, seat_id, actor, reason, before, after, at)
+         SELECT $1, seat_id, $3, $4, 'blocked', 'available', hf_now($5) FROM freed ORDER BY seat_id",
+        event.0,
+        &seats,
+        actor,
+        reason,
+        offset_ms
+    )
+    .execute(&mut **tx)
+    .await?;
+    Ok(())
 }
 
 /// Commits the seats of a locked reservation to its payment: from now on they cannot expire. All of them, or false.
