@@ -102,10 +102,11 @@ async fn a_hold_whose_key_was_deleted_by_hand_still_ends_at_its_deadline() {
 async fn a_forged_announcement_ends_no_hold() {
     let test = TestStores::start().await;
     let _worker = RunningWorker::start(&test);
-    let sale = Sale::open(&test.stores, SalePlan::default()).await;
+    let sale = Sale::open(&test.stores, SalePlan::default().ttl_ms(60_000).window_ms(60_000)).await;
+    let dying = sale.hold(&test.stores, "u3", &["A-3"]).await.unwrap();
+    test.advance(58_000);
     let held = sale.hold(&test.stores, "u1", &["A-1"]).await.unwrap();
     let paid = sale.hold(&test.stores, "u2", &["A-2"]).await.unwrap();
-    let dying = sale.hold(&test.stores, "u3", &["A-3"]).await.unwrap();
     pay(&test.stores, paid.id, "tok_ok").await.unwrap();
     until("the payment", async || (status(&test, paid.id).await.0 == ReservationStatus::Confirmed).then_some(())).await;
     let mut redis = test.redis().await;
@@ -114,18 +115,8 @@ async fn a_forged_announcement_ends_no_hold() {
         let _: i64 =
             redis::cmd("PUBLISH").arg("__keyevent@0__:expired").arg(key).query_async(&mut redis).await.unwrap();
     }
-    // Something real that comes after the forged ones: once it is done, they have been looked at.
-    sqlx::query("UPDATE reservations SET expires_at = now() - interval '1 minute' WHERE id = $1")
-        .bind(dying.id.0)
-        .execute(&test.sql)
-        .await
-        .unwrap();
-    sqlx::query("UPDATE seat_claims SET expires_at = now() - interval '1 minute' WHERE reservation_id = $1")
-        .bind(dying.id.0)
-        .execute(&test.sql)
-        .await
-        .unwrap();
-    test.stores.redis.register_deadlines(&[(dying.id, 1)]).await.unwrap();
+    // A real one that comes after the forged ones: once it is done, they have been looked at.
+    until_deadline(&test, dying.expires_at).await;
     until_within(TIDY, "the real one", async || {
         (sale.bucket_status(&test, "A-3").await.as_deref() == Some("available")).then_some(())
     })
