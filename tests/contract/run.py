@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The contract run: schemathesis against the real processes, by every kind of caller.
 
-Usage: holdfast dev services -- tests/contract/run.py [--examples N]
+Usage: ./dev with tests/contract/run.py [--examples N]
 
 Needs DATABASE_URL and REDIS_URL of empty stores. Takes the binary from HOLDFAST_BIN (default: target/debug/holdfast)
 and schemathesis from SCHEMATHESIS or PATH; else it installs it into a virtual environment under target/.
