@@ -1,6 +1,6 @@
 //! Rate limits per caller, in this process.
 //!
-//! API keys, buyers and client addresses each have their own quota. Memory is bounded: beyond [`TENANTS_MAX`] callers,
+//! API keys, buyers and client addresses each have their own quota. Memory is bounded: beyond 200,000 callers,
 //! new ones share buckets.
 
 mod address;

@@ -6,7 +6,7 @@
 //! - [`provider::ScriptedProvider`]: a payment provider that outlives crashes, as a real one does.
 //! - [`process::EngineProcess`]: a process of the engine, started for real, to be killed.
 //! - [`repair::settle`]: what the workers would do, done at once, by the flows.
-//! - [`audit::audit`]: reads Postgres and Redis by its own means and says what breaks an invariant.
+//! - [`audit`]: reads Postgres and Redis by its own means and says what breaks an invariant.
 //! - [`worker::RunningWorker`]: a worker, with bridge and sweep, in this process.
 //! - [`wait::until`]: waits for a condition; nothing here sleeps for a while and hopes.
 

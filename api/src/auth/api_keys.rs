@@ -1,7 +1,7 @@
 //! API keys: `hf_` and 32 random bytes in base64url. Only their SHA-256 is stored.
 //!
 //! A key is looked up in the store and kept for a few seconds, so that a busy key costs no query per request and a
-//! revoked one stops working within [`KEPT_MS`].
+//! revoked one stops working within the last three seconds.
 //!
 //! Only hashes are ever compared, by Postgres and by this cache: how long that takes says nothing about a key, because
 //! nobody can choose a hash.
@@ -84,7 +84,7 @@ impl ApiKeyCache {
         Self { source, kept: Mutex::default() }
     }
 
-    /// The key of this hash if it was checked within [`KEPT_MS`].
+    /// The key of this hash if it was checked within the last three seconds.
     pub fn recent(&self, hash: &[u8; 32]) -> Option<KnownKey> {
         let kept = *self.lock().get(hash)?;
         (kept.checked.elapsed() < Duration::from_millis(KEPT_MS)).then_some(kept.key)

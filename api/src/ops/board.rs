@@ -10,12 +10,13 @@ use apalis_board::axum::{
 use axum::{
     Router,
     extract::Request,
-    http::{Method, StatusCode, header},
+    http::{HeaderValue, Method, StatusCode, header},
     middleware::{self, Next},
     response::{IntoResponse, Response},
 };
 use domain::queue::{OpsView, Queue, QueueRedis};
-use serde_json::json;
+
+use crate::problem::{Problem, ProblemCode};
 
 /// The board's pages at `/` (as the fallback) and its API at `/api/v1`. It has no authentication of its own: the caller
 /// wraps it. Requests other than GET and HEAD are refused with 405, so nobody enqueues through it.
@@ -35,16 +36,10 @@ pub fn board_router(redis: &QueueRedis) -> Router {
 /// Lets reads pass.
 async fn only_look(request: Request, next: Next) -> Response {
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        let body = json!({
-            "type": "/problems/method_not_allowed",
-            "title": "The board only looks",
-            "status": 405,
-            "code": "method_not_allowed",
-            "detail": "Jobs are enqueued by the transactions that need them, not through the board.",
-            "retryable": false,
-        });
-        let headers = [(header::CONTENT_TYPE, "application/problem+json"), (header::ALLOW, "GET, HEAD")];
-        return (StatusCode::METHOD_NOT_ALLOWED, headers, body.to_string()).into_response();
+        let detail = "The board only looks: jobs are enqueued by the transactions that need them.";
+        let mut response = Problem::with_detail(ProblemCode::MethodNotAllowed, detail).into_response();
+        response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+        return response;
     }
     if request.uri().path() == "/api/v1/events" {
         // The stream of log lines has no source here, and each of its clients would be remembered for ever. A browser
