@@ -301,6 +301,11 @@ async fn a_client_that_hangs_up_and_repeats_itself_gets_the_one_true_result() {
     let ids: HashSet<String> = futures::future::join_all(asking).await.into_iter().collect();
     assert_eq!(ids.len(), 100);
     assert_eq!(shop.test.count("SELECT count(*) FROM reservations").await, 100, "none was made twice");
+    // A-C2: nobody's transaction is left open on a connection of the pool.
+    let open =
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'holdfast'
+                AND state LIKE 'idle in transaction%' AND state_change < clock_timestamp() - interval '1 second'";
+    assert_eq!(shop.test.count(open).await, 0);
     settles_within(&shop.test, SETTLED).await;
 }
 

@@ -8,6 +8,7 @@ mod board;
 mod crashes;
 mod deadlines;
 mod expiry;
+mod failover;
 mod harness;
 mod holds;
 mod http;
