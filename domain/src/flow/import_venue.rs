@@ -1,6 +1,6 @@
 //! Importing a venue from a file: whole or not at all; the same file again changes nothing.
 
-use crate::import::{ImportFaults, MapFormat, Skipped, import_map};
+use crate::import::{ImportFaults, ImportedMap, MapFormat, Skipped, import_map};
 use crate::store::pg::PgError;
 use crate::store::pg::venues::{StoredMap, Venue};
 use crate::time::{VenueZone, WallClockError};
@@ -94,22 +94,17 @@ pub async fn import_venue(stores: &Stores, file: VenueFile) -> Result<VenueImpor
     // Reading 200,000 seats takes long enough to keep others waiting.
     let imported = tokio::task::spawn_blocking(move || import_map(format, &bytes)).await?;
     let imported = imported.map_err(ImportVenueError::Faults)?;
-    let found = |venue, is_changed| VenueImport {
-        venue,
-        is_changed,
-        map: imported.map.clone(),
-        skipped: imported.skipped.clone(),
-        warnings: imported.warnings.clone(),
+    let (venue, is_changed) = match mode {
+        ImportMode::DryRun => (None, false),
+        ImportMode::Store => match stores.pg.store_map(&name, &zone, &imported.map).await? {
+            StoredMap::Created(venue) | StoredMap::Replaced(venue) => (Some(venue), true),
+            StoredMap::Unchanged(venue) => (Some(venue), false),
+            StoredMap::InUse(venue) => return Err(ImportVenueError::InUse(venue.name)),
+            StoredMap::OtherZone(venue) => {
+                return Err(ImportVenueError::OtherZone { name: venue.name, zone: venue.zone.name().to_owned() });
+            }
+        },
     };
-    if mode == ImportMode::DryRun {
-        return Ok(found(None, false));
-    }
-    match stores.pg.store_map(&name, &zone, &imported.map).await? {
-        StoredMap::Created(venue) | StoredMap::Replaced(venue) => Ok(found(Some(venue), true)),
-        StoredMap::Unchanged(venue) => Ok(found(Some(venue), false)),
-        StoredMap::InUse(venue) => Err(ImportVenueError::InUse(venue.name)),
-        StoredMap::OtherZone(venue) => {
-            Err(ImportVenueError::OtherZone { name: venue.name, zone: venue.zone.name().to_owned() })
-        }
-    }
+    let ImportedMap { map, skipped, warnings } = imported;
+    Ok(VenueImport { venue, is_changed, map, skipped, warnings })
 }
