@@ -145,6 +145,18 @@ impl Engine {
         tps.with_context(|| format!("pgbench printed no rate: {}", String::from_utf8_lossy(&output.stderr)))
     }
 
+    /// Has Postgres do at once what it would do in the minutes after a load.
+    pub fn settle(&self) -> Result<()> {
+        let done = Command::new("psql")
+            .args([self.services.database_url(), "-q", "-c", "VACUUM ANALYZE", "-c", "CHECKPOINT"])
+            .status()
+            .context("psql is not installed")?;
+        if !done.success() {
+            bail!("psql failed");
+        }
+        Ok(())
+    }
+
     /// Resident memory of the processes, MB.
     pub fn memory(&self) -> Result<Vec<(&'static str, f64)>> {
         let resident = |child: &Child| -> Result<f64> {
