@@ -233,7 +233,8 @@ impl Problem {
             kind: format!("/problems/{}", entry.code),
             title: entry.title,
             status: entry.status.as_u16(),
-            detail: self.0.detail.as_deref().filter(|_| !entry.status.is_server_error()),
+            // Where nothing more is known, the remedy that holds for every such problem.
+            detail: (!entry.status.is_server_error()).then(|| self.0.detail.as_deref().unwrap_or(entry.remedy)),
             code: self.0.code,
             request_id,
             retryable: entry.retryable,

@@ -338,7 +338,10 @@ impl From<PlaceHoldError> for Problem {
                     seat: it.seat.to_string(),
                     status: it.status.as_str().to_owned(),
                 };
-                let detail = format!("{} of the seats are not available.", conflicts.len());
+                let detail = match conflicts.len() {
+                    1 => "One of the seats is not available.".to_owned(),
+                    many => format!("{many} of the seats are not available."),
+                };
                 Self::with_detail(ProblemCode::SeatUnavailable, detail)
                     .conflicts(conflicts.iter().map(conflict).collect())
             }

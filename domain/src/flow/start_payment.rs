@@ -9,6 +9,7 @@ use chrono::Duration;
 use crate::event::Event;
 use crate::id::{PaymentId, ReservationId};
 use crate::payment::{Payment, PaymentStatus, Provider};
+use crate::reservation::ReservationState;
 use crate::runtime::clock::new_uuid;
 use crate::store::pg::idempotency::{KnownKey, NewAnswer, keep_answers};
 use crate::store::pg::payments::{find_standing_payment, insert_payment};
@@ -50,7 +51,7 @@ impl From<PgError> for StartPaymentError {
     }
 }
 
-/// Starts a payment; a payment that is open already is answered instead.
+/// Starts a payment; a payment that is open already, or has paid for the reservation, is answered instead.
 ///
 /// # Errors
 /// [`StartPaymentError`].
@@ -120,10 +121,12 @@ async fn standing_or_new(
 ) -> Result<Payment, StartPaymentError> {
     let head = lock_reservation(tx, order.reservation, stores.pg.clock().offset_ms()).await?;
     let head = head.ok_or(ChangeReservationError::NotFound)?;
-    if let Some(open) = find_standing_payment(tx, head.event, head.id).await?
-        && open.status.is_open()
-    {
-        return Ok(open);
+    if let Some(standing) = find_standing_payment(tx, head.event, head.id).await? {
+        // A double click may come a moment after the capture: it is paid, and that is the answer.
+        let is_paid = matches!(head.state(), ReservationState::Confirmed { .. });
+        if standing.status.is_open() || is_paid {
+            return Ok(standing);
+        }
     }
     check_pending(&head)?;
     // Stretched once: a declined card does not buy another window.
