@@ -320,6 +320,7 @@ mod tests {
             body,
             serde_json::json!({
                 "type": "/problems/seat_unavailable", "title": "A seat is not available", "status": 409,
+                "detail": ProblemCode::SeatUnavailable.entry().remedy,
                 "code": "seat_unavailable", "request_id": "req-1", "retryable": false,
                 "conflicts": [{"seat": "s1", "status": "held"}, {"seat": "s2", "status": "sold"}],
             })
