@@ -1,7 +1,9 @@
 //! Seats that an operator keeps from sale.
 
 use domain::flow::block_seats::{BlockOrder, BlockSeatsError, block_seats};
+use domain::flow::open_event::open_event;
 use domain::flow::place_hold::PlaceHoldError;
+use domain::flow::set_up_event::start_sale;
 use domain::seat::SeatStatus;
 use domain::store::pg::claims::Blocking;
 use holdfast_tests::sale::Sale;
@@ -34,7 +36,9 @@ async fn a_blocked_seat_cannot_be_held_until_it_is_unblocked() {
     block_seats(&test.stores, order(&sale, &["A-1", "A-4"], Blocking::Unblock)).await.unwrap();
     assert_eq!(sale.bucket_status(&test, "A-1").await.as_deref(), Some("available"));
     sale.hold(&test.stores, "anna", &["A-1"]).await.unwrap();
+    open_event(&test.stores, sale.event).await.unwrap();
     assert_eq!(test.count("SELECT count(*) FROM outbox").await, 0);
+    assert_eq!(sale.bucket_status(&test, "A-2").await.as_deref(), Some("blocked"));
     assert_eq!(test.count("SELECT count(*) FROM seat_log WHERE reason = 'the camera stands here'").await, 3);
 }
 
@@ -51,4 +55,20 @@ async fn seats_are_blocked_all_or_none_and_never_under_a_buyer() {
     test.advance(10_000);
     block_seats(&test.stores, order(&sale, &["B-1", "B-2"], Blocking::Block)).await.unwrap();
     assert_eq!(sale.status(&test.stores, "B-2").await, SeatStatus::Blocked);
+}
+
+#[tokio::test]
+async fn blocking_seats_beside_an_opening_leaves_its_job_in_the_outbox() {
+    let test = TestStores::start().await;
+    let event = Sale::draft(&test.stores, Default::default()).await;
+    // This process still remembers the draft when the sale starts.
+    test.stores.book.sheet(event).await.unwrap();
+    start_sale(&test.stores, event).await.unwrap();
+    let sale = Sale::of(&test.another_process(), event).await;
+    block_seats(&test.stores, order(&sale, &["A-1"], Blocking::Block)).await.unwrap();
+    assert_eq!(test.count("SELECT count(*) FROM outbox").await, 1);
+    open_event(&test.stores, event).await.unwrap();
+    assert_eq!(test.count("SELECT count(*) FROM outbox").await, 0);
+    assert_eq!(test.count("SELECT count(*) FROM events WHERE status = 'on_sale'").await, 1);
+    assert_eq!(sale.bucket_status(&test, "A-1").await.as_deref(), Some("blocked"));
 }

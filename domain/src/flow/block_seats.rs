@@ -1,7 +1,8 @@
 //! Blocking: an operator keeps seats from sale, all of those named or none, and gives them back.
 //!
 //! Crash window: after the commit Redis shows the seats as before. A row of the outbox, written in the same transaction,
-//! says that the event must be written into Redis again; Redis is told before the commit to look for it.
+//! says that the event must be written into Redis again; Redis is told before the commit to look for it. The row is the
+//! event's one row, which an opening may share: only its job closes it.
 
 use serde_json::json;
 
@@ -9,7 +10,7 @@ use crate::id::{EventId, OutboxId, SeatId};
 use crate::queue::Queue;
 use crate::seat::{SeatRef, SeatStatus};
 use crate::store::pg::claims::{Blocking, block_claims, unblock_claims};
-use crate::store::pg::outbox::{JobKind, OutboxRow, close_outbox, insert_outbox};
+use crate::store::pg::outbox::{JobKind, OutboxRow, insert_outbox};
 use crate::store::pg::{PgError, commit};
 
 use super::Stores;
@@ -87,23 +88,21 @@ pub async fn block_seats(stores: &Stores, order: BlockOrder) -> Result<usize, Bl
     }
     insert_outbox(&mut tx, &row).await?;
     commit(tx).await?;
-    if show(stores, &sheet, &seats).await {
-        let mut tx = stores.pg.begin().await?;
-        close_outbox(&mut tx, order.event, row.id).await?;
-        commit(tx).await?;
+    // At once where that is possible; the job makes sure.
+    show(stores, &sheet, &seats).await;
+    if let Err(error) = stores.jobs.enqueue(&[row.job()]).await {
+        stores.note_redis_missed();
+        tracing::warn!(error = &error as &dyn std::error::Error, "the job waits in the outbox");
     }
     Ok(seats.len())
 }
 
-/// Makes Redis show them; false where the job has to do it.
-async fn show(stores: &Stores, sheet: &EventSheet, seats: &[SeatId]) -> bool {
-    let mut is_shown = sheet.event.status != crate::event::EventStatus::Preparing;
+async fn show(stores: &Stores, sheet: &EventSheet, seats: &[SeatId]) {
     for block in sheet.map.blocks() {
         let some: Vec<SeatId> =
             sheet.map.seats_of(block).iter().map(|seat| seat.id).filter(|seat| seats.contains(seat)).collect();
-        if !some.is_empty() {
-            is_shown &= heal_some(stores, sheet, (block, &some)).await.unwrap_or(false);
+        if !some.is_empty() && heal_some(stores, sheet, (block, &some)).await.is_err() {
+            return;
         }
     }
-    is_shown
 }
