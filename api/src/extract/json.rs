@@ -81,8 +81,11 @@ where
 }
 
 fn parse<T: DeserializeOwned + Validate<Context = ()>>(bytes: &[u8]) -> Result<Json<T>, Problem> {
-    if bytes.iter().all(u8::is_ascii_whitespace) {
-        return Err(Problem::invalid("", "The body is empty; a JSON object is expected."));
+    // serde would read an array as a struct's fields by position, which no caller means.
+    match bytes.trim_ascii_start().first() {
+        Some(b'{') => {}
+        Some(_) => return Err(Problem::invalid("", "The body is not a JSON object; one is expected.")),
+        None => return Err(Problem::invalid("", "The body is empty; a JSON object is expected.")),
     }
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
     let value: T = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| refusal(&error))?;
@@ -156,6 +159,13 @@ mod tests {
     fn broken_json_says_where_it_breaks() {
         for body in ["", "  ", "{", "nonsense", r#"{"seats":[{"block":"1"}]} x"#] {
             assert!(!errors(body)[0].1.is_empty(), "{body}");
+        }
+    }
+
+    #[test]
+    fn a_body_that_is_no_object_is_refused() {
+        for body in ["[]", r#"[[{"block":"1"}]]"#, "null", "7", "\"x\"", " [ ]"] {
+            assert_eq!(errors(body)[0].1, "The body is not a JSON object; one is expected.", "{body}");
         }
     }
 

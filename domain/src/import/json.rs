@@ -12,6 +12,10 @@ use crate::venue::POSITION_MAX;
 /// Parses a JSON file into the skeleton of its format.
 pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8], what: &str) -> Result<T, ImportFaults> {
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
+    // serde would read an array as the skeleton's fields by position.
+    if bytes.trim_ascii_start().first().is_some_and(|first| *first != b'{') {
+        return Err(ImportFaults::one("line 1", format!("the file is not {what}: it is not a JSON object")));
+    }
     serde_json::from_slice(bytes).map_err(|error| {
         let at = format!("line {}, column {}", error.line(), error.column());
         ImportFaults::one(at, format!("the file is not {what}: {error}"))

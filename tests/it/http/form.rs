@@ -24,6 +24,7 @@ async fn every_refusal_is_a_problem_that_names_the_place_and_the_request() {
         (Ask::new("GET", "/v1/events?cursor=x"), 422, "validation_failed", "cursor"),
         (post("{"), 422, "validation_failed", ""),
         (post(""), 422, "validation_failed", ""),
+        (post("[[\"1\"],\"u1\"]"), 422, "validation_failed", ""),
         (post("{\"seats\":[]}"), 422, "validation_failed", "seats"),
         (post("{\"seats\":[7]}"), 422, "validation_failed", "seats[0]"),
         (post("{\"seats\":[\"1\"],\"buyr\":\"u1\"}"), 422, "validation_failed", "buyr"),

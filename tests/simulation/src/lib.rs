@@ -1,0 +1,3 @@
+//! Breaks the engine by a seed, and proves that nothing was lost.
+
+pub mod proxy;

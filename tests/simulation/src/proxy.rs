@@ -1,0 +1,198 @@
+//! A TCP proxy that breaks the network and not the code: it stands before Postgres or Redis, and refuses, freezes or
+//! loses answers when told.
+
+use std::io;
+use std::net::SocketAddr;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+/// What the proxy does with the bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Link {
+    /// It passes them on.
+    Whole,
+    /// It ends every connection, and each new one at once: the server is gone.
+    Cut,
+    /// It keeps connections open and passes nothing on: the server hangs. What was sent meanwhile arrives afterwards.
+    Frozen,
+    /// It passes requests on and no answers, until told otherwise; then those connections end: the work was done, and
+    /// nobody heard.
+    Deaf,
+}
+
+/// A proxy before one server. Dropped, it ends with all its connections.
+#[derive(Debug)]
+pub struct Proxy {
+    addr: SocketAddr,
+    link: watch::Sender<Link>,
+    accept: JoinHandle<()>,
+}
+
+impl Proxy {
+    /// Listens on a free port of the loopback, before the server at `target` (`host:port`).
+    ///
+    /// # Errors
+    /// No port can be had.
+    pub async fn start(target: String) -> io::Result<Self> {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+        let addr = listener.local_addr()?;
+        let (link, state) = watch::channel(Link::Whole);
+        let accept = tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let (target, state) = (target.clone(), state.clone());
+                tokio::spawn(serve(client, target, state));
+            }
+        });
+        Ok(Self { addr, link, accept })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Changes what it does, for connections that stand and for those that come.
+    pub fn set(&self, link: Link) {
+        self.link.send_replace(link);
+    }
+
+    /// What it does.
+    #[must_use]
+    pub fn link(&self) -> Link {
+        *self.link.borrow()
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.accept.abort();
+        self.link.send_replace(Link::Cut);
+    }
+}
+
+async fn serve(client: TcpStream, target: String, mut state: watch::Receiver<Link>) {
+    if *state.borrow_and_update() == Link::Cut {
+        return;
+    }
+    let Ok(server) = TcpStream::connect(&target).await else { return };
+    // Requests and answers are small: waiting for more of them would only add to what is measured.
+    let _ = (client.set_nodelay(true), server.set_nodelay(true));
+    let (from_client, to_client) = client.into_split();
+    let (from_server, to_server) = server.into_split();
+    // Whichever half ends takes the connection with it.
+    tokio::select! {
+        () = pump(from_client, to_server, state.clone(), Half::Requests) => {}
+        () = pump(from_server, to_client, state, Half::Answers) => {}
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Half {
+    Requests,
+    Answers,
+}
+
+/// Passes bytes on for as long as the link lets it.
+async fn pump(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut state: watch::Receiver<Link>, half: Half) {
+    let mut buffer = vec![0_u8; 16 * 1024];
+    let mut lost = false;
+    loop {
+        let link = *state.borrow_and_update();
+        match (link, half) {
+            (Link::Cut, _) => return,
+            // An answer was lost: whatever follows would answer the wrong request.
+            (Link::Whole | Link::Frozen, _) if lost => return,
+            (Link::Frozen, _) => {
+                if state.changed().await.is_err() {
+                    return;
+                }
+                continue;
+            }
+            (Link::Whole, _) | (Link::Deaf, Half::Requests) => {
+                tokio::select! {
+                    read = from.read(&mut buffer) => {
+                        let Ok(length @ 1..) = read else { return };
+                        let sent = buffer.get(..length).unwrap_or_default();
+                        // The link may have changed while the bytes were on their way.
+                        let link = *state.borrow();
+                        match (link, half) {
+                            (Link::Deaf, Half::Answers) => lost = true,
+                            (Link::Cut, _) => return,
+                            (Link::Frozen, _) => {
+                                if state.wait_for(|link| *link != Link::Frozen).await.is_err()
+                                    || to.write_all(sent).await.is_err() { return }
+                            }
+                            (Link::Whole | Link::Deaf, _) => {
+                                if to.write_all(sent).await.is_err() { return }
+                            }
+                        }
+                    }
+                    changed = state.changed() => if changed.is_err() { return },
+                }
+            }
+            (Link::Deaf, Half::Answers) => {
+                tokio::select! {
+                    read = from.read(&mut buffer) => {
+                        if !matches!(read, Ok(1..)) { return }
+                        lost = true;
+                    }
+                    changed = state.changed() => if changed.is_err() { return },
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// A server that answers every byte with the next one.
+    async fn server() -> String {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                tokio::spawn(async move {
+                    while let Ok(byte) = stream.read_u8().await {
+                        stream.write_u8(byte + 1).await.unwrap();
+                    }
+                });
+            }
+        });
+        addr.to_string()
+    }
+
+    async fn ask(stream: &mut TcpStream, byte: u8) -> Option<u8> {
+        stream.write_u8(byte).await.ok()?;
+        tokio::time::timeout(Duration::from_millis(200), stream.read_u8()).await.ok()?.ok()
+    }
+
+    #[tokio::test]
+    async fn a_link_is_whole_frozen_deaf_or_cut() {
+        let proxy = Proxy::start(server().await).await.unwrap();
+        let mut stream = TcpStream::connect(proxy.addr()).await.unwrap();
+        assert_eq!(ask(&mut stream, 1).await, Some(2));
+        proxy.set(Link::Frozen);
+        assert_eq!(ask(&mut stream, 3).await, None);
+        proxy.set(Link::Whole);
+        assert_eq!(stream.read_u8().await.unwrap(), 4, "what was sent meanwhile arrives afterwards");
+        proxy.set(Link::Deaf);
+        assert_eq!(ask(&mut stream, 5).await, None);
+        proxy.set(Link::Whole);
+        assert_eq!(ask(&mut stream, 7).await, None, "the connection whose answer was lost has ended");
+        let mut stream = TcpStream::connect(proxy.addr()).await.unwrap();
+        assert_eq!(ask(&mut stream, 8).await, Some(9));
+        proxy.set(Link::Cut);
+        assert_eq!(ask(&mut stream, 10).await, None);
+        let mut stream = TcpStream::connect(proxy.addr()).await.unwrap();
+        assert_eq!(ask(&mut stream, 11).await, None);
+    }
+}
