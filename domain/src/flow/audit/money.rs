@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use crate::event::Event;
 use crate::gateway::{PaymentGateway, PaymentRequest, ProviderPayment, ProviderState};
-use crate::id::OutboxId;
+use crate::id::{OutboxId, PaymentId};
 use crate::payment::{Payment, PaymentStatus};
+use crate::queue::{JobId, JobState, Queue, read_jobs};
 use crate::store::pg::audit::AuditedPayment;
 
 use super::finding::{Finding, FindingCode, Place, Repair};
@@ -41,7 +42,8 @@ impl Audit<'_> {
                 let status = PaymentStatus::from_word(&row.status);
                 let is_asked = failures < FAILURES_MAX && is_asked(row, status);
                 let said = if is_asked { self.ask(event, row, &mut failures).await? } else { None };
-                self.compare_payment(event, row, said);
+                let is_queued = needs_job(row, status) && self.is_queued(row.id).await;
+                self.compare_payment(event, row, said, is_queued);
             }
             self.breathe(&event.title).await;
         }
@@ -83,7 +85,14 @@ impl Audit<'_> {
         Ok(status(asked) && now.as_ref().is_some_and(status) && rows.is_empty() != row.has_row)
     }
 
-    fn compare_payment(&mut self, event: &Event, row: &AuditedPayment, said: Option<Said>) {
+    /// Whether a payment's job waits or runs, though it has no row.
+    async fn is_queued(&self, payment: PaymentId) -> bool {
+        let id = JobId::new("pay", payment.0).as_str().to_owned();
+        let jobs = read_jobs(self.stores.jobs.redis(), Queue::Payments, &[id]).await.unwrap_or_default();
+        jobs.iter().any(|job| !matches!(job.state, JobState::Done | JobState::Dead))
+    }
+
+    fn compare_payment(&mut self, event: &Event, row: &AuditedPayment, said: Option<Said>, is_queued: bool) {
         let place = Place {
             event: Some(event.id),
             reservation: Some(row.reservation),
@@ -124,14 +133,22 @@ impl Audit<'_> {
             found.push(finding(FindingCode::PaymentUnfinished, "the payment has no end long after its window"));
         }
         if let (Some(said), Some(status), false) = (&said, status, row.has_row)
-            && let Some((code, detail)) = said.difference(status, row.refunded, row.has_refund)
+            && let Some((code, detail)) = said.difference(status, (row.amount, row.refunded), row.has_refund)
         {
             found.push(finding(code, detail));
         }
         for finding in found {
+            let needs_job = matches!(finding.code, FindingCode::PaymentWithoutJob | FindingCode::RefundWithoutJob);
+            let finding = if needs_job && is_queued { finding.explained("its job is queued") } else { finding };
             self.report.add(finding);
         }
     }
+}
+
+/// Whether something is still to be done, and no row says so.
+fn needs_job(row: &AuditedPayment, status: Option<PaymentStatus>) -> bool {
+    let is_unfinished = status.is_some_and(|status| status.is_open() && status != PaymentStatus::NeedsReview);
+    !row.has_row && (is_unfinished || row.has_refund)
 }
 
 /// A payment whose row is open is asked about by its job: only what has ended, has no job, or takes too long is asked
@@ -168,7 +185,7 @@ impl Said {
     fn difference(
         &self,
         status: PaymentStatus,
-        refunded: i64,
+        (ours, refunded): (i64, i64),
         has_refund: bool,
     ) -> Option<(FindingCode, &'static str)> {
         let is_taken = self.payment.as_ref().is_some_and(|payment| payment.state == ProviderState::Captured);
@@ -177,6 +194,9 @@ impl Said {
             PaymentStatus::Captured | PaymentStatus::Refunded | PaymentStatus::PartlyRefunded => {
                 if !is_taken {
                     return Some((FindingCode::CapturedNotAtProvider, "the provider has not taken this money"));
+                }
+                if sum != ours {
+                    return Some((FindingCode::ProviderAmountDiffers, "the provider has taken another sum"));
                 }
                 let refunds_differ = self.refunded.is_some_and(|given| given != refunded);
                 (refunds_differ && !has_refund)

@@ -136,6 +136,8 @@ pub struct AuditedPayment {
     pub id: PaymentId,
     /// Its status in words.
     pub status: String,
+    /// How much is asked for.
+    pub amount: i64,
     /// How much of it is given back.
     pub refunded: i64,
     /// How much of it its refunds say is given back.
@@ -351,7 +353,7 @@ impl Pg {
     ) -> Result<Vec<AuditedPayment>, PgError> {
         let mut tx = self.begin_snapshot().await?;
         let rows = sqlx::query!(
-            r#"SELECT p.id, p.reservation_id, p.status, p.refunded_amount, p.updated_at,
+            r#"SELECT p.id, p.reservation_id, p.status, p.amount, p.refunded_amount, p.updated_at,
                       (SELECT coalesce(sum(f.amount), 0)::bigint FROM refunds f WHERE f.event_id = p.event_id
                          AND f.reservation_id = p.reservation_id AND f.payment_id = p.id AND f.status = 'done') AS "refunds_done!",
                       EXISTS (SELECT 1 FROM refunds f WHERE f.event_id = p.event_id
@@ -375,6 +377,7 @@ impl Pg {
         let payments = rows.into_iter().map(|row| AuditedPayment {
             id: PaymentId(row.id),
             status: row.status,
+            amount: row.amount,
             refunded: row.refunded_amount,
             refunds_done: row.refunds_done,
             has_refund: row.has_refund,
