@@ -275,3 +275,24 @@ async fn an_answer_that_was_given_for_nothing_is_found() {
     house.only(FindingCode::AnswerWithoutEffect).await;
     assert_eq!(house.look().await.total(), 1);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_events_own_job_will_write_again_is_drift() {
+    let house = House::open().await;
+    house.redis(cmd("DEL").arg(house.key("A", "1"))).await;
+    assert_eq!(house.only(FindingCode::BucketAbsent).await.severity, Severity::Broken);
+    // A mark that no row stands behind explains nothing.
+    house.test.stores.redis.mark_unsettled(house.sale.event.0).await.unwrap();
+    assert_eq!(house.only(FindingCode::BucketAbsent).await.severity, Severity::Broken);
+    house
+        .sql(&format!(
+            r#"INSERT INTO outbox (event_id, id, queue, kind, payload, created_at)
+               VALUES ('{0}', '{0}', 'events', 'open-event', '{{"event": "{0}"}}', now())"#,
+            house.sale.event
+        ))
+        .await;
+    let report = house.look().await;
+    assert_eq!(super::codes(&report), ["bucket_absent", "outbox_row_without_job"]);
+    assert!(report.findings.iter().all(|finding| finding.severity == Severity::Drift), "{:#?}", report.findings);
+    assert_eq!(house.mend().await, NONE);
+}

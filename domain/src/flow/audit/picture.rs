@@ -1,9 +1,10 @@
 //! The picture in Redis: each block's list, and each seat's bucket beside its claim.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
 use crate::event::Event;
-use crate::id::{EventId, ReservationId, SeatId};
+use crate::id::{EventId, OutboxId, ReservationId, SeatId};
 use crate::label::Label;
 use crate::seat::SeatStatus;
 use crate::seat_map::{Block, SeatMap};
@@ -76,15 +77,15 @@ impl Audit<'_> {
     }
 
     /// The map of one venue is kept: events of a venue mostly stand together.
-    pub(super) async fn map_of(&mut self, event: &Event) -> Result<std::sync::Arc<SeatMap>, Gap> {
+    pub(super) async fn map_of(&mut self, event: &Event) -> Result<Arc<SeatMap>, Gap> {
         if let Some((venue, map)) = &self.map
             && *venue == event.venue
         {
-            return Ok(std::sync::Arc::clone(map));
+            return Ok(Arc::clone(map));
         }
         self.map = None;
-        let map = std::sync::Arc::new(self.stores.pg.load_seat_map(event.venue).await?);
-        self.map = Some((event.venue, std::sync::Arc::clone(&map)));
+        let map = Arc::new(self.stores.pg.load_seat_map(event.venue).await?);
+        self.map = Some((event.venue, Arc::clone(&map)));
         Ok(map)
     }
 
@@ -165,32 +166,32 @@ impl Audit<'_> {
         Ok(differences)
     }
 
-    /// A difference is explained by whatever will make Redis show the reservation again soon: an entry of it, or of the
-    /// event, that is due in the deadline index; a warm-up.
+    /// A difference is explained by whatever will make Redis show the seat again soon: an entry of its reservation that is
+    /// due in the deadline index; an open row of the event, whose job writes every block; a warm-up.
     async fn explain_seats(&self, event: EventId, differences: &mut [Difference]) -> Result<(), Gap> {
         if differences.is_empty() {
             return Ok(());
         }
-        if self.redis == RedisState::WarmingUp {
-            for difference in differences {
-                difference.finding = difference.finding.clone().explained("a warm-up is under way");
-            }
-            return Ok(());
-        }
-        let mut ids: Vec<ReservationId> =
+        let ids: Vec<ReservationId> =
             differences.iter().filter_map(|difference| difference.finding.place.reservation).collect();
-        ids.push(ReservationId(event.0));
         let (now_ms, registered) = self.stores.redis.registered_deadlines(&ids).await?;
         let soon_ms = now_ms + self.stores.timing.gate_ms;
-        let is_due = |id: ReservationId| {
-            let at = ids.iter().position(|known| *known == id)?;
-            registered.get(at)?.score_ms.filter(|score| *score <= soon_ms)
-        };
+        let due: BTreeSet<ReservationId> = ids
+            .iter()
+            .zip(registered)
+            .filter(|(_, registered)| registered.score_ms.is_some_and(|score| score <= soon_ms))
+            .map(|(id, _)| *id)
+            .collect();
+        let is_opening = !self.stores.pg.audit_open_rows(&[OutboxId(event.0)]).await?.is_empty();
         for difference in differences {
-            let owner = difference.finding.place.reservation.and_then(is_due);
-            if owner.is_some() || is_due(ReservationId(event.0)).is_some() {
-                difference.finding = difference.finding.clone().explained("the sweep will look at it");
-            }
+            let is_due = difference.finding.place.reservation.is_some_and(|owner| due.contains(&owner));
+            let by = match self.redis {
+                RedisState::WarmingUp => "a warm-up is under way",
+                _ if is_opening => "the event's job writes all its blocks again",
+                _ if is_due => "the sweep will look at its reservation",
+                RedisState::Filled | RedisState::Lost | RedisState::Away => continue,
+            };
+            difference.finding = difference.finding.clone().explained(by);
         }
         Ok(())
     }
