@@ -2,6 +2,7 @@
 //! one module per subcommand.
 
 pub mod api;
+pub mod chaos;
 pub mod dev;
 pub mod events;
 pub mod import;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use holdfast::{api, dev, events, import, jobs, keys, migrate, openapi, worker};
+use holdfast::{api, chaos, dev, events, import, jobs, keys, migrate, openapi, worker};
 
 /// A self-hosted seat reservation engine.
 ///
@@ -39,6 +39,8 @@ enum Command {
     Jobs(Box<jobs::JobsArgs>),
     /// Print the OpenAPI document.
     Openapi,
+    /// Kill everything at random under load, and prove that nothing was lost.
+    Chaos(chaos::ChaosArgs),
     /// Private Postgres and Redis servers, and the whole engine on them, for trying out and for tests.
     Dev(dev::DevArgs),
 }
@@ -53,6 +55,7 @@ fn main() -> ExitCode {
         Command::Keys(args) => keys::run(&args),
         Command::Jobs(args) => jobs::run(&args),
         Command::Openapi => openapi::run(),
+        Command::Chaos(args) => chaos::run(&args),
         Command::Dev(args) => dev::run(args),
     }
 }

@@ -101,8 +101,12 @@ impl FaultKind {
     #[must_use]
     pub const fn class(self) -> &'static str {
         match self {
-            Self::ApiKilled | Self::WorkerKilled | Self::WorkersKilled | Self::ApiFrozen | Self::WorkerFrozen => "process",
-            Self::LinkCut | Self::LinkFrozen | Self::LinkDeaf | Self::RedisUnreachable | Self::PostgresUnreachable => "link",
+            Self::ApiKilled | Self::WorkerKilled | Self::WorkersKilled | Self::ApiFrozen | Self::WorkerFrozen => {
+                "process"
+            }
+            Self::LinkCut | Self::LinkFrozen | Self::LinkDeaf | Self::RedisUnreachable | Self::PostgresUnreachable => {
+                "link"
+            }
             Self::RedisKilled | Self::RedisKilledEmpty | Self::RedisKilledOlder | Self::RedisFlushed => "redis",
             Self::PostgresKilled | Self::BothKilled => "postgres",
         }
@@ -169,7 +173,9 @@ fn draw(rng: &mut StdRng, at_ms: i64, kind: FaultKind) -> Fault {
     let lasts_ms = match kind {
         FaultKind::RedisFlushed => 0,
         // Beyond the leases of five and ten seconds now and then: a sleeper wakes when its work is another's.
-        FaultKind::ApiFrozen | FaultKind::WorkerFrozen if rng.random_range(0..4) == 0 => rng.random_range(8_000..12_000),
+        FaultKind::ApiFrozen | FaultKind::WorkerFrozen if rng.random_range(0..4) == 0 => {
+            rng.random_range(8_000..12_000)
+        }
         _ => rng.random_range(500..4_500),
     };
     Fault {

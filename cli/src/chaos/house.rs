@@ -93,7 +93,9 @@ impl House {
             let (addr, ops_addr) = (format!("127.0.0.1:{}", port()?), format!("127.0.0.1:{}", port()?));
             let postgres = Proxy::start(host_of(&database_url)?).await?;
             let redis = Proxy::start(host_of(&redis_url)?).await?;
-            let through = |url: &str, proxy: &Proxy| Ok::<_, anyhow::Error>(url.replace(&host_of(url)?, &proxy.addr().to_string()));
+            let through = |url: &str, proxy: &Proxy| {
+                Ok::<_, anyhow::Error>(url.replace(&host_of(url)?, &proxy.addr().to_string()))
+            };
             let environment = vec![
                 ("DATABASE_URL", through(&database_url, &postgres)?),
                 ("REDIS_URL", through(&redis_url, &redis)?),
@@ -102,7 +104,9 @@ impl House {
                 ("HOLDFAST_LOG", env::var("HOLDFAST_LOG").unwrap_or_else(|_| "warn".to_owned())),
             ];
             let arguments = match role {
-                Role::Api => vec!["api".to_owned(), "--addr".to_owned(), addr.clone(), "--ops-addr".to_owned(), ops_addr.clone()],
+                Role::Api => {
+                    vec!["api".to_owned(), "--addr".to_owned(), addr.clone(), "--ops-addr".to_owned(), ops_addr.clone()]
+                }
                 Role::Worker => vec!["worker".to_owned()],
             };
             let is_api = role == Role::Api;
@@ -152,7 +156,8 @@ impl House {
     /// Whether at least one worker runs and reaches both stores, and one API process does.
     #[must_use]
     pub fn can_tidy(&self) -> bool {
-        *locked(&self.stores_up) == (true, true) && [Role::Api, Role::Worker].into_iter().all(|role| self.of(role).any(Member::is_well))
+        *locked(&self.stores_up) == (true, true)
+            && [Role::Api, Role::Worker].into_iter().all(|role| self.of(role).any(Member::is_well))
     }
 
     /// Makes every link whole, wakes who sleeps and starts who is gone. The stores are mended by whoever hurt them.
@@ -181,7 +186,12 @@ impl House {
             while !http.get(&ready).send().await.is_ok_and(|answer| answer.status().is_success()) {
                 member.must_run()?;
                 if begun.elapsed() > limit {
-                    bail!("{} is not ready after {} s:\n{}", member.name, limit.as_secs(), log_tail(&member.log, 0, 12));
+                    bail!(
+                        "{} is not ready after {} s:\n{}",
+                        member.name,
+                        limit.as_secs(),
+                        log_tail(&member.log, 0, 12)
+                    );
                 }
                 tokio::time::sleep(std::time::Duration::from_millis(50)).await;
             }
@@ -216,23 +226,28 @@ impl Member {
     }
 
     fn must_run(&self) -> Result<()> {
-        match &mut *locked(&self.state) {
-            State::Runs(process) if process.exit_status()?.is_none() => Ok(()),
-            _ => bail!("{} ended while starting:\n{}", self.name, log_tail(&self.log, 0, 12)),
+        let runs = match &mut *locked(&self.state) {
+            State::Runs(process) => process.exit_status()?.is_none(),
+            State::Gone | State::Frozen(_) => false,
+        };
+        if !runs {
+            bail!("{} ended while starting:\n{}", self.name, log_tail(&self.log, 0, 12));
         }
+        Ok(())
     }
 
-    /// Whether it ended though nobody killed it.
+    /// Starts it again if it ended though nobody killed it, as any supervisor would; says so then.
     ///
     /// # Errors
-    /// The system cannot tell.
-    pub fn ended_by_itself(&self) -> Result<Option<String>> {
-        match &mut *locked(&self.state) {
-            State::Gone => Ok(None),
-            State::Runs(process) | State::Frozen(process) => {
-                Ok(process.exit_status()?.map(|status| format!("{} ended with {status}", self.name)))
-            }
-        }
+    /// The system refuses.
+    pub fn tend(&self) -> Result<Option<String>> {
+        let ended = match &mut *locked(&self.state) {
+            State::Gone => None,
+            State::Runs(process) | State::Frozen(process) => process.exit_status()?,
+        };
+        let Some(status) = ended else { return Ok(None) };
+        self.start()?;
+        Ok(Some(format!("{} ended with {status}", self.name)))
     }
 
     /// SIGKILL.

@@ -112,12 +112,14 @@ impl Striker {
     }
 
     fn members(&self, fault: &Fault) -> Vec<&Member> {
-        let one = |members: Vec<&'_ Member>| members.get(fault.target % members.len().max(1)).copied().into_iter().collect();
+        let one = |members| one_of(members, fault.target);
         match fault.kind {
             FaultKind::ApiKilled | FaultKind::ApiFrozen => one(self.house.of(Role::Api).collect()),
             FaultKind::WorkerKilled | FaultKind::WorkerFrozen => one(self.house.of(Role::Worker).collect()),
             FaultKind::WorkersKilled => self.house.of(Role::Worker).collect(),
-            FaultKind::LinkCut | FaultKind::LinkFrozen | FaultKind::LinkDeaf => one(self.house.members.iter().collect()),
+            FaultKind::LinkCut | FaultKind::LinkFrozen | FaultKind::LinkDeaf => {
+                one(self.house.members.iter().collect())
+            }
             FaultKind::RedisUnreachable | FaultKind::PostgresUnreachable => self.house.members.iter().collect(),
             FaultKind::RedisKilled
             | FaultKind::RedisKilledEmpty
@@ -240,7 +242,9 @@ impl Striker {
             Link::Whole => "whole",
         };
         match fault.kind {
-            FaultKind::ApiKilled | FaultKind::WorkerKilled => format!("{} killed, back after {lasts:.1} s", names.join(", ")),
+            FaultKind::ApiKilled | FaultKind::WorkerKilled => {
+                format!("{} killed, back after {lasts:.1} s", names.join(", "))
+            }
             FaultKind::WorkersKilled => format!("all workers killed, back after {lasts:.1} s"),
             FaultKind::ApiFrozen | FaultKind::WorkerFrozen => format!("{} frozen for {lasts:.1} s", names.join(", ")),
             FaultKind::LinkCut | FaultKind::LinkFrozen | FaultKind::LinkDeaf => {
@@ -258,6 +262,10 @@ impl Striker {
             FaultKind::BothKilled => format!("Postgres and Redis killed, back after {lasts:.1} s"),
         }
     }
+}
+
+fn one_of(members: Vec<&Member>, target: usize) -> Vec<&Member> {
+    members.get(target % members.len().max(1)).copied().into_iter().collect()
 }
 
 /// In one order, so that two faults never wait for each other.

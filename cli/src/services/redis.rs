@@ -142,7 +142,9 @@ impl RedisServer {
         self.stop()?;
         let kept = self.place.join(KEPT);
         match fs::remove_dir_all(&kept) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(StartServiceError::io("cannot remove", &kept)(error)),
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                Err(StartServiceError::io("cannot remove", &kept)(error))
+            }
             _ => Ok(()),
         }
     }

@@ -98,11 +98,10 @@ fn difference(seat: &SeatRow, key: &str, value: Option<&str>, now_ms: i64) -> Op
 }
 
 async fn compare_deadlines(stores: &Stores, redis: &mut MultiplexedConnection, found: &mut Vec<String>) -> Result<()> {
-    let pending: Vec<String> = sqlx::query_scalar(
-        "SELECT id::text FROM reservations WHERE status = 'PENDING' AND committed_at IS NULL",
-    )
-    .fetch_all(&stores.pg)
-    .await?;
+    let pending: Vec<String> =
+        sqlx::query_scalar("SELECT id::text FROM reservations WHERE status = 'PENDING' AND committed_at IS NULL")
+            .fetch_all(&stores.pg)
+            .await?;
     let pending: BTreeSet<String> = pending.into_iter().collect();
     let index: Vec<String> = redis::cmd("ZRANGE").arg("holdfast:deadlines").arg(0).arg(-1).query_async(redis).await?;
     let index: BTreeSet<String> = index.into_iter().collect();

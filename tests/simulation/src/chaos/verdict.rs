@@ -5,13 +5,16 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use serde::Serialize;
 
 use super::books::{Books, Payment, Reservation};
-use super::history::{Answer, Hold, History, Placed, SeatOf};
+use super::history::{Answer, History, Hold, Placed, SeatOf};
 use super::rest::{Queues, pending};
 
 /// A seat may look held for so long after its deadline, in ms (I3).
 const LOOKS_HELD_MS: i64 = 1_000;
 /// A gate stands for so long before the commit that it guards, in ms.
 const GATE_MS: i64 = 5_000;
+
+/// A request that its client gave up may be worked on for so long: the API's own limit, and a process that is frozen.
+const UNANSWERED_MS: i64 = 22_000;
 
 /// One thing that was checked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -71,19 +74,31 @@ fn acknowledged(history: &History, books: &Books) -> Check {
     let mut findings = Vec::new();
     for (hold, told) in placed(history) {
         let Some(row) = books.reservations.get(&told.reservation) else {
-            findings.push(format!("{} was acknowledged to {}, and Postgres does not know it", told.reservation, hold.buyer));
+            findings.push(format!(
+                "{} was acknowledged to {}, and Postgres does not know it",
+                told.reservation, hold.buyer
+            ));
             continue;
         };
         let seats: BTreeSet<i64> = hold.seats.iter().copied().collect();
         let kept: BTreeSet<i64> = row.seats.iter().copied().collect();
-        if (row.buyer.as_str(), row.event.as_str(), row.amount) != (&*hold.buyer, &*hold.event, told.amount) || seats != kept {
-            findings.push(format!("{} was acknowledged with {seats:?} for {}, and kept with {kept:?} for {}", row.id, hold.buyer, row.buyer));
+        if (row.buyer.as_str(), row.event.as_str(), row.amount) != (&*hold.buyer, &*hold.event, told.amount)
+            || seats != kept
+        {
+            findings.push(format!(
+                "{} was acknowledged with {seats:?} for {}, and kept with {kept:?} for {}",
+                row.id, hold.buyer, row.buyer
+            ));
         }
         for payment in told.payments.iter().filter(|id| !books.payments.iter().any(|row| row.id == **id)) {
             findings.push(format!("payment {payment} was acknowledged, and Postgres does not know it"));
         }
     }
-    Check::new(("I1, I5", "No acknowledged reservation or payment is lost"), (placed(history).count(), "acknowledged holds"), findings)
+    Check::new(
+        ("I1, I5", "No acknowledged reservation or payment is lost"),
+        (placed(history).count(), "acknowledged holds"),
+        findings,
+    )
 }
 
 /// I1 twice: by the reservations that live in the books, and by what clients were told to own, and when.
@@ -152,9 +167,11 @@ fn answers(history: &History, books: &Books) -> Check {
             findings.push(format!("{id} was cancelled for its user, who never asked"));
         }
         if row.expires_ms < told.deadline_ms {
-            findings.push(format!("{id} was told a deadline {} ms later than it has", told.deadline_ms - row.expires_ms));
+            findings
+                .push(format!("{id} was told a deadline {} ms later than it has", told.deadline_ms - row.expires_ms));
         }
-        let is_early = row.cancel_reason.as_deref() == Some("expired") && row.ended_ms.is_some_and(|at| at < told.deadline_ms);
+        let is_early =
+            row.cancel_reason.as_deref() == Some("expired") && row.ended_ms.is_some_and(|at| at < told.deadline_ms);
         if is_early {
             findings.push(format!("{id} expired before the deadline that was told"));
         }
@@ -177,7 +194,11 @@ fn repeats(history: &History, books: &Books) -> Check {
             findings.push(format!("the request that made {}, repeated, was answered {again}", told.reservation));
         }
     }
-    Check::new(("I5", "A request that is repeated has one effect"), (history.holds.len(), "requests for a hold"), findings)
+    Check::new(
+        ("I5", "A request that is repeated has one effect"),
+        (history.holds.len(), "requests for a hold"),
+        findings,
+    )
 }
 
 /// I2: CONFIRMED, sold and paid are one. Each payment of a reservation counts, whatever the engine thinks of it.
@@ -199,7 +220,8 @@ fn money(books: &Books) -> Check {
         let price = if row.status == "CONFIRMED" { row.amount } else { 0 };
         let kept = kept.get(row.id.as_str()).copied().unwrap_or(0);
         if kept != price {
-            findings.push(format!("the provider keeps {kept} for {}, which is {} for {}", row.id, row.status, row.amount));
+            findings
+                .push(format!("the provider keeps {kept} for {}, which is {} for {}", row.id, row.status, row.amount));
         }
         let of = |wanted: &Payment| wanted.reservation == row.id && wanted.status == "captured";
         let captured: i64 = books.payments.iter().filter(|it| of(it)).map(|it| it.amount - it.refunded).sum();
@@ -211,7 +233,11 @@ fn money(books: &Books) -> Check {
     for payment in books.payments.iter().filter(|row| !ends.contains(&row.status.as_str())) {
         findings.push(format!("payment {} is still {}", payment.id, payment.status));
     }
-    Check::new(("I2, I5", "Money was taken once for each sale, and for nothing else"), (books.payments.len(), "payments"), findings)
+    Check::new(
+        ("I2, I5", "Money was taken once for each sale, and for nothing else"),
+        (books.payments.len(), "payments"),
+        findings,
+    )
 }
 
 fn claims(books: &Books) -> Check {
@@ -236,7 +262,10 @@ fn claims(books: &Books) -> Check {
     for claim in other.iter().filter(|claim| claim.state != "blocked") {
         let owner = claim.reservation.as_deref().unwrap_or_default();
         if books.reservations.get(owner).is_none_or(|row| row.status != "PENDING") {
-            findings.push(format!("seat {} of event {} is {} for {owner}, which is over", claim.seat, claim.event, claim.state));
+            findings.push(format!(
+                "seat {} of event {} is {} for {owner}, which is over",
+                claim.seat, claim.event, claim.state
+            ));
         }
     }
     Check::new(("I2", "A seat is sold exactly where a reservation is CONFIRMED"), (sold.len(), "sold seats"), findings)
@@ -260,16 +289,19 @@ fn sightings(history: &History, books: &Books) -> Check {
     for sighting in &history.sightings {
         let (seat, at_ms) = ((sighting.seat.event.as_str(), sighting.seat.seat), sighting.at_ms);
         let is_owned = owned.get(&seat).is_some_and(|rows| rows.iter().any(|row| looks_held(row, at_ms)));
-        let is_asked = asked.get(&seat).is_some_and(|holds| {
-            holds.iter().any(|hold| (hold.sent_ms - 50..hold.done_ms + GATE_MS + LOOKS_HELD_MS).contains(&at_ms))
-        });
+        let is_asked = asked
+            .get(&seat)
+            .is_some_and(|holds| holds.iter().any(|hold| (hold.sent_ms - 50..gate_until(hold)).contains(&at_ms)));
         if !is_owned && !is_asked && !history.outages.iter().any(|span| span.contains(at_ms)) {
             let span = late.entry(&sighting.seat).or_insert((at_ms, at_ms));
             span.1 = at_ms;
         }
     }
     let findings = late.into_iter().map(|(seat, (from_ms, until_ms))| {
-        format!("seat {} of event {} looked held at {from_ms} and until {until_ms}, and was nobody's", seat.seat, seat.event)
+        format!(
+            "seat {} of event {} looked held at {from_ms} and until {until_ms}, and was nobody's",
+            seat.seat, seat.event
+        )
     });
     Check::new(
         ("I3", "No seat looked held for more than a second past its deadline"),
@@ -278,11 +310,19 @@ fn sightings(history: &History, books: &Books) -> Check {
     )
 }
 
+/// Until when a gate of this request may stand. One that was never answered may still be on its way.
+fn gate_until(hold: &Hold) -> i64 {
+    let under_way_ms = match hold.answer {
+        Answer::Unknown => UNANSWERED_MS,
+        Answer::Placed(_) | Answer::Refused(_) => 0,
+    };
+    hold.done_ms + under_way_ms + GATE_MS + LOOKS_HELD_MS
+}
+
 fn looks_held(row: &Reservation, at_ms: i64) -> bool {
     let until_ms = match (row.status.as_str(), row.ended_ms) {
         // A payment may have committed the seats past the deadline.
-        ("CANCELLED", Some(ended_ms)) if row.committed_ms.is_some() => ended_ms,
-        ("CANCELLED", Some(ended_ms)) => ended_ms.min(row.expires_ms),
+        ("CANCELLED", Some(ended_ms)) if row.committed_ms.is_some() => ended_ms.max(row.expires_ms),
         ("CONFIRMED", _) => i64::MAX - LOOKS_HELD_MS,
         _ => row.expires_ms,
     };

@@ -100,7 +100,10 @@ fn an_acknowledged_hold_that_postgres_does_not_know_is_lost() {
     let (history, mut books) = sound();
     books.reservations.remove("r2");
     let found = findings(&history, &books);
-    assert!(matches!(&found[..], [("I1, I5", what)] if what.contains("r2") && what.contains("does not know")), "{found:?}");
+    assert!(
+        matches!(&found[..], [("I1, I5", what)] if what.contains("r2") && what.contains("does not know")),
+        "{found:?}"
+    );
 }
 
 #[test]
@@ -123,7 +126,10 @@ fn a_seat_with_two_living_reservations_has_two_owners() {
     let second = row(&mut books, "r2");
     (second.status, second.committed_ms, second.cancel_reason) = ("PENDING".to_owned(), Some(9_500), None);
     let found = findings(&history, &books);
-    assert!(found.iter().any(|(invariant, what)| *invariant == "I1" && what.contains("r1") && what.contains("r2")), "{found:?}");
+    assert!(
+        found.iter().any(|(invariant, what)| *invariant == "I1" && what.contains("r1") && what.contains("r2")),
+        "{found:?}"
+    );
 }
 
 #[test]
@@ -201,7 +207,11 @@ fn what_has_not_come_to_rest_is_found() {
     books.open_refunds.push("refund f1 of payment p1 is requested".to_owned());
     assert_eq!(findings(&history, &books).len(), 3);
     let queues = Queues { under_way: vec!["1 ready in payments".to_owned()], dead: vec!["payments 1".to_owned()] };
-    assert_eq!(super::super::rest::unsettled(&books, &queues).len(), 4, "a dead job waits for an operator, not for time");
+    assert_eq!(
+        super::super::rest::unsettled(&books, &queues).len(),
+        4,
+        "a dead job waits for an operator, not for time"
+    );
     let checks = judge(&history, &books, &queues);
     assert_eq!(checks.iter().map(|check| check.findings.len()).sum::<usize>(), 5);
 }
