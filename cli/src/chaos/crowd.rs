@@ -74,12 +74,6 @@ impl Crowd {
         std::mem::take(&mut locked(&self.holds))
     }
 
-    /// How many requests for a hold have come to their end.
-    #[must_use]
-    pub fn holds_ended(&self) -> usize {
-        locked(&self.holds).len()
-    }
-
     /// Looks at one block after another, of every event on sale, at each API process in turn.
     pub async fn look(self: Arc<Self>) {
         let mut turn = 0_usize;

@@ -113,7 +113,7 @@ fn checks(page: &mut String, figures: &Figures) -> std::fmt::Result {
     writeln!(
         page,
         "</table>\n<p class=\"note\">For {percent} % of the time no worker could do its work, or had been able to for \
-         less than 6 s: what looked held then is excused from the rule on deadlines. All other rules hold at any \
+         less than a second: what looked held then is excused from the rule on deadlines. All other rules hold at any \
          time.</p>\n</section>"
     )
 }

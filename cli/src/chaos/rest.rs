@@ -17,8 +17,8 @@ use super::house::House;
 use super::record::locked;
 use crate::output::tell;
 
-/// For so long after an outage what looks held is excused: a lease, and a second.
-const GRACE_MS: i64 = 6_000;
+/// For so long after an outage what looks held is excused.
+const GRACE_MS: i64 = 1_000;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Dead jobs that are read.
 const DEAD_MAX: usize = 200;

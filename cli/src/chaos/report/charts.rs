@@ -7,8 +7,8 @@ use crate::chaos::faults::FaultKind;
 use crate::chaos::figures::{Figures, Second};
 
 const WIDTH: f64 = 960.0;
-const LEFT: f64 = 132.0;
-const RIGHT: f64 = 12.0;
+const LEFT: f64 = 150.0;
+const RIGHT: f64 = 22.0;
 const PANEL: f64 = 84.0;
 const GAP: f64 = 18.0;
 

@@ -160,7 +160,9 @@ fn answers(history: &History, books: &Books) -> Check {
         if told.confirmed_told && row.status != "CONFIRMED" {
             findings.push(format!("{id} was told to be CONFIRMED, and is {}", row.status));
         }
-        if (told.cancelled_told || told.cancel_told) && row.status != "CANCELLED" {
+        // Late money claims its seats again if all are still free: then what had expired is CONFIRMED after all.
+        let is_final = told.cancel_told || (told.cancelled_told && told.pay_sent_ms.is_none());
+        if is_final && row.status != "CANCELLED" {
             findings.push(format!("{id} was told to be CANCELLED, and is {}", row.status));
         }
         if row.status == "CANCELLED" && row.cancel_reason.as_deref() == Some("user") && told.cancel_sent_ms.is_none() {
