@@ -3,6 +3,7 @@
 
 pub mod api;
 pub mod audit;
+pub mod chaos;
 pub mod dev;
 pub mod events;
 pub mod import;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use holdfast::{api, audit, dev, events, import, jobs, keys, migrate, openapi, worker};
+use holdfast::{api, audit, chaos, dev, events, import, jobs, keys, migrate, openapi, worker};
 
 /// A self-hosted seat reservation engine.
 ///
@@ -41,6 +41,8 @@ enum Command {
     Audit(Box<audit::AuditArgs>),
     /// Print the OpenAPI document.
     Openapi,
+    /// Kill everything at random under load, and prove that nothing was lost.
+    Chaos(chaos::ChaosArgs),
     /// Private Postgres and Redis servers, and the whole engine on them, for trying out and for tests.
     Dev(dev::DevArgs),
 }
@@ -56,6 +58,7 @@ fn main() -> ExitCode {
         Command::Jobs(args) => jobs::run(&args),
         Command::Audit(args) => audit::run(&args),
         Command::Openapi => openapi::run(),
+        Command::Chaos(args) => chaos::run(&args),
         Command::Dev(args) => dev::run(args),
     }
 }
