@@ -2,9 +2,10 @@
 //! it hears what anybody would hear.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::Shutdown;
 use std::net::TcpStream;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime};
 
@@ -12,6 +13,9 @@ use anyhow::{Context as _, Result, bail};
 
 /// A message: its channel, its text, and when it came, microseconds since the epoch.
 pub type Hear = Box<dyn FnMut(&str, &[u8], i64) -> Result<()> + Send>;
+
+/// The connection that stands now.
+type Connected = Arc<Mutex<Option<TcpStream>>>;
 
 /// Microseconds since the epoch by this machine's clock, which is also the stores'.
 #[expect(clippy::disallowed_methods, reason = "it measures the engine from outside")]
@@ -23,36 +27,40 @@ pub fn now_us() -> i64 {
 /// The subscriber. It comes back when its connection is cut, and misses what was said meanwhile.
 pub struct Ear {
     stop: Arc<AtomicBool>,
+    connected: Connected,
     thread: JoinHandle<Result<()>>,
 }
 
 impl Ear {
     /// Subscribes to a pattern; `name` is how CLIENT LIST shows it. Returns once it listens.
     pub fn listen(addr: &str, name: &'static str, pattern: &str, mut hear: Hear) -> Result<Self> {
-        let stop = Arc::new(AtomicBool::new(false));
+        let (stop, connected) = (Arc::new(AtomicBool::new(false)), Connected::default());
         let (addr, pattern, stopped) = (addr.to_owned(), pattern.to_owned(), Arc::clone(&stop));
-        let mut first = Some(subscribe(&addr, name, &pattern)?);
+        let mut first = Some(subscribe(&addr, name, &pattern, &connected)?);
+        let stands = Arc::clone(&connected);
         let thread = std::thread::spawn(move || {
             while !stopped.load(Ordering::Relaxed) {
                 let connection = match first.take() {
                     Some(connection) => Ok(connection),
-                    None => subscribe(&addr, name, &pattern),
+                    None => subscribe(&addr, name, &pattern, &stands),
                 };
                 // Cut: again, as any client would.
-                match connection.map(|connection| follow(connection, &stopped, &mut hear)) {
-                    Ok(Ok(Ended::Lost)) | Err(_) => std::thread::sleep(Duration::from_millis(20)),
-                    Ok(Ok(Ended::Stopped)) => break,
+                match connection.map(|connection| follow(connection, &mut hear)) {
+                    Ok(Ok(())) | Err(_) => std::thread::sleep(Duration::from_millis(20)),
                     Ok(Err(failed)) => return Err(failed),
                 }
             }
             Ok(())
         });
-        Ok(Self { stop, thread })
+        Ok(Self { stop, connected, thread })
     }
 
     /// Ends it; what it heard is complete then.
     pub fn end(self) -> Result<()> {
         self.stop.store(true, Ordering::Relaxed);
+        if let Some(stream) = self.connected.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            let _already_cut = stream.shutdown(Shutdown::Both);
+        }
         match self.thread.join() {
             Ok(ended) => ended,
             Err(_panic) => bail!("a subscriber panicked"),
@@ -60,15 +68,10 @@ impl Ear {
     }
 }
 
-enum Ended {
-    Lost,
-    Stopped,
-}
-
-fn subscribe(addr: &str, name: &str, pattern: &str) -> Result<BufReader<TcpStream>> {
+fn subscribe(addr: &str, name: &str, pattern: &str, connected: &Connected) -> Result<BufReader<TcpStream>> {
     let mut stream = TcpStream::connect(addr).with_context(|| format!("cannot reach {addr}"))?;
-    stream.set_read_timeout(Some(Duration::from_millis(200)))?;
     stream.write_all(format!("CLIENT SETNAME {name}\r\nPSUBSCRIBE {pattern}\r\n").as_bytes())?;
+    *connected.lock().unwrap_or_else(PoisonError::into_inner) = Some(stream.try_clone()?);
     let mut reader = BufReader::with_capacity(256 * 1024, stream);
     let mut line = String::new();
     reader.read_line(&mut line)?;
@@ -78,31 +81,13 @@ fn subscribe(addr: &str, name: &str, pattern: &str) -> Result<BufReader<TcpStrea
     Ok(reader)
 }
 
-/// Whether the connection has something; no, after a while, is not an end.
-fn waits(reader: &mut BufReader<TcpStream>) -> std::io::Result<Option<bool>> {
-    match reader.fill_buf() {
-        Ok([]) => Ok(None),
-        Ok(_) => Ok(Some(true)),
-        Err(error) if matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut) => {
-            Ok(Some(false))
-        }
-        Err(error) => Err(error),
-    }
-}
-
-fn follow(mut reader: BufReader<TcpStream>, stopped: &AtomicBool, hear: &mut Hear) -> Result<Ended> {
-    reader.get_mut().set_read_timeout(Some(Duration::from_millis(200)))?;
+/// Until the connection is cut.
+fn follow(mut reader: BufReader<TcpStream>, hear: &mut Hear) -> Result<()> {
     let mut parts: Vec<Vec<u8>> = Vec::new();
-    loop {
-        match waits(&mut reader) {
-            Ok(Some(true)) => {}
-            Ok(Some(false)) if stopped.load(Ordering::Relaxed) => return Ok(Ended::Stopped),
-            Ok(Some(false)) => continue,
-            Ok(None) | Err(_) => return Ok(Ended::Lost),
-        }
+    while reader.fill_buf().is_ok_and(|come| !come.is_empty()) {
         let came_us = now_us();
         if read_message(&mut reader, &mut parts).is_err() {
-            return Ok(Ended::Lost);
+            break;
         }
         if let [kind, _pattern, channel, text] = parts.as_slice()
             && kind == b"pmessage"
@@ -110,6 +95,7 @@ fn follow(mut reader: BufReader<TcpStream>, stopped: &AtomicBool, hear: &mut Hea
             hear(std::str::from_utf8(channel)?, text, came_us)?;
         }
     }
+    Ok(())
 }
 
 /// Reads an array of texts and numbers, as RESP has it.

@@ -1,5 +1,6 @@
 //! The engine under measurement: private stores, one api process, worker processes.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -15,6 +16,9 @@ use holdfast::services::{Mode, Services, ServicesConfig};
 use serde_json::{Value, json};
 
 use crate::client::{Connection, get, post};
+
+/// In which Linux tells processor time, on every machine that this runs on.
+const TICKS_PER_SECOND: f64 = 100.0;
 
 #[derive(Parser)]
 struct StoreArgs {
@@ -256,6 +260,31 @@ impl Engine {
         let api = self.api.iter().map(|api| ("api", api.id()));
         let workers = self.workers.iter().map(|worker| ("worker", worker.id()));
         api.chain(workers).map(|(name, id)| Ok((name, memory_of(id, "VmRSS:")?))).collect()
+    }
+
+    /// The seconds of processor time that each part has used so far.
+    pub fn processor_seconds(&mut self) -> Result<BTreeMap<&'static str, f64>> {
+        let redis = self.services.redis().id();
+        let postgres = self.services.postgres().id();
+        let mut used = BTreeMap::from([("api", 0.0), ("worker", 0.0), ("Redis", 0.0), ("Postgres", 0.0)]);
+        for entry in std::fs::read_dir("/proc")? {
+            let Some(id) = entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
+            // It may have ended meanwhile.
+            let Ok(stat) = std::fs::read_to_string(format!("/proc/{id}/stat")) else { continue };
+            let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+            let parent: u32 = fields.get(1).and_then(|field| field.parse().ok()).unwrap_or(0);
+            let is_of = |child: &Child| child.id() == id;
+            let part = match id {
+                _ if id == redis => "Redis",
+                _ if id == postgres || parent == postgres => "Postgres",
+                _ if self.api.as_ref().is_some_and(is_of) => "api",
+                _ if self.workers.iter().any(is_of) => "worker",
+                _ => continue,
+            };
+            let ticks = [11, 12].iter().filter_map(|&at| fields.get(at)?.parse::<f64>().ok()).sum::<f64>();
+            *used.entry(part).or_default() += ticks / TICKS_PER_SECOND;
+        }
+        Ok(used)
     }
 
     /// Stops everything.

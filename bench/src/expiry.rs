@@ -119,6 +119,7 @@ async fn measure(scenario: Scenario, args: &ExpiryArgs) -> Result<Vec<Row>> {
     let scheduler =
         (scenario == Scenario::Second && !args.no_scheduler).then(|| tokio::spawn(beside::scheduler(run.pool.clone())));
     let changes = heard::SeatChanges::follow(&addr, &run.seats)?;
+    let used = run.engine.processor_seconds()?;
     let buyers = buyers::send(&run);
     disturb(scenario, &mut run, &addr).await?;
     let (at_deadline, answered) = buyers.await?;
@@ -134,8 +135,12 @@ async fn measure(scenario: Scenario, args: &ExpiryArgs) -> Result<Vec<Row>> {
         let changes = changes.end()?;
         rows.push(row("seat change on the block's channel", due, changes.lateness, changes.note));
         wait_until_tidy(&run).await?;
+        let now_used = run.engine.processor_seconds()?;
+        let spent: Vec<String> =
+            now_used.iter().map(|(part, seconds)| format!("{part} {:.1} s", seconds - used[part])).collect();
         let (tidy, left) = tidied(&run).await?;
-        rows.push(row("Postgres tidy: cancelled, claim gone", due, tidy, format!("{left} claims left")));
+        let note = format!("{left} claims left; processor time: {}", spent.join(", "));
+        rows.push(row("Postgres tidy: cancelled, claim gone", due, tidy, note));
         bare.wait(run.from_ms + SPAN_MS, args.bare_wait).await;
     }
     let (count, lateness) = bare.end()?;

@@ -196,3 +196,29 @@ async fn a_warm_up_heals_what_was_changed_behind_its_back() {
     warm_up(&test.stores).await.unwrap();
     assert_settled(&test, &ScriptedProvider::default()).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_warm_up_says_how_far_it_is_and_at_its_end_nothing_more() {
+    let test = TestStores::start().await;
+    let sale = Sale::open(&test.stores, SalePlan::of_rows(&[("B1", "A", 5), ("B2", "A", 5)])).await;
+    sale.hold(&test.stores, "u1", &["B1/A-1"]).await.unwrap();
+    test.lose_redis().await;
+    let mut watched = test.another_process();
+    let steps = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let passed = Arc::clone(&steps);
+    // Two pages of deadlines, the second of them empty, and a block have been said; it stops before the next.
+    watched.faults = Faults::crash_where(move |point| {
+        point == FaultPoint::WarmUpHalfDone && passed.fetch_add(1, Ordering::SeqCst) == 3
+    });
+    tokio::select! {
+        report = warm_up(&watched) => panic!("{report:?}"),
+        () = until("the fourth step", async || (steps.load(Ordering::SeqCst) == 4).then_some(())) => {}
+    }
+    let said = test.stores.redis.warm_up_progress().await.unwrap();
+    assert_eq!(said.as_deref(), Some("1 deadlines, 0 jobs, 0 of 1 events (1 blocks, 5 buckets)"));
+    let _: i64 =
+        redis::cmd("DEL").arg(test.key("holdfast:warm-up")).query_async(&mut test.redis().await).await.unwrap();
+    warm_up(&test.stores).await.unwrap();
+    assert_eq!(test.stores.redis.warm_up_progress().await.unwrap(), None);
+    assert_settled(&test, &ScriptedProvider::default()).await;
+}

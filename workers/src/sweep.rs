@@ -1,6 +1,7 @@
 //! The sweep: looks at the deadline index every few milliseconds, in Redis alone (I7). Touches the keys that just came
 //! due, so that Redis expires them at once and the bridge hears of it; claims what no bridge has claimed; and notices
-//! that Redis has been lost or replaced.
+//! that Redis has been lost or replaced. In a burst, when more is due than one look takes, it claims all of it by itself:
+//! announcing each key to every bridge costs Redis more than the claim.
 
 use std::time::Duration;
 
@@ -18,6 +19,8 @@ const TICK: Duration = Duration::from_millis(10);
 const AFTER_FAILURE: Duration = Duration::from_millis(250);
 /// Deadlines touched, and claimed, in one look.
 const MOST: usize = 1_000;
+/// A time that does not come: nothing is touched.
+const NOTHING_IS_DUE_AFTER_MS: i64 = 1 << 52;
 /// What is found in one look from which on the workers may not keep up.
 const BURST: usize = 100;
 /// How often the server is asked who it is, and a missing epoch complained of.
@@ -25,7 +28,7 @@ const LOOK_AT_SERVER: Duration = Duration::from_secs(1);
 
 /// Runs the sweep until `shutdown`.
 pub async fn run_sweep(stores: Stores, shutdown: CancellationToken) {
-    let mut sweep = Sweep { stores, since_ms: 0, is_burst: false, run: None, looked: None };
+    let mut sweep = Sweep { stores, since_ms: 0, found: 0, run: None, looked: None };
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -59,8 +62,8 @@ enum Look {
 struct Sweep {
     stores: Stores,
     since_ms: i64,
-    /// The last look found so much that the workers may not keep up.
-    is_burst: bool,
+    /// What the last look found, or had to leave where it was.
+    found: usize,
     /// The server's run when it was last looked at.
     run: Option<String>,
     looked: Option<Instant>,
@@ -69,17 +72,20 @@ struct Sweep {
 impl Sweep {
     async fn look(&mut self) -> Result<Look, RedisUnavailable> {
         let timing = self.stores.timing;
-        let is_backlogged = self.is_burst && is_backlogged(&self.stores).await.unwrap_or(true);
+        let is_backlogged = self.found >= BURST && is_backlogged(&self.stores).await.unwrap_or(true);
+        let is_burst = self.found >= MOST;
         let spans = SweepSpans {
-            since_ms: self.since_ms,
-            grace_ms: timing.sweep_grace_ms,
+            since_ms: if is_burst { NOTHING_IS_DUE_AFTER_MS } else { self.since_ms },
+            grace_ms: if is_burst { 0 } else { timing.sweep_grace_ms },
             lease_ms: timing.lease_ms,
             most: if is_backlogged { 0 } else { MOST },
         };
         let seen = self.stores.redis.sweep(spans).await?;
         self.stores.redis.touch_expired(&seen.due).await?;
-        self.since_ms = seen.looked_until_ms;
-        self.is_burst = is_backlogged || seen.due.len().max(seen.claimed.len()) >= BURST;
+        if !is_backlogged {
+            self.since_ms = seen.looked_until_ms;
+            self.found = seen.due.len().max(seen.claimed.len());
+        }
         if let Err(error) = queue_expiries(&self.stores, &seen.claimed, "sweep").await {
             tracing::warn!(error = &error as &dyn std::error::Error, "expiries wait for their lease to run out");
         }
@@ -87,7 +93,7 @@ impl Sweep {
             self.look_at_server(seen.epoch.is_none()).await?;
             self.looked = Some(Instant::now());
         }
-        Ok(if seen.due.len().max(seen.claimed.len()) >= MOST { Look::Full } else { Look::Done })
+        Ok(if self.found >= MOST && !is_backlogged { Look::Full } else { Look::Done })
     }
 
     async fn look_at_server(&mut self, is_lost: bool) -> Result<(), RedisUnavailable> {
