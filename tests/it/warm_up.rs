@@ -222,3 +222,23 @@ async fn a_warm_up_says_how_far_it_is_and_at_its_end_nothing_more() {
     assert_eq!(test.stores.redis.warm_up_progress().await.unwrap(), None);
     assert_settled(&test, &ScriptedProvider::default()).await;
 }
+
+/// A hold's process died after the commit; its gate still stands when another worker starts.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_warm_up_does_not_put_off_what_a_crash_left_to_be_shown() {
+    let test = TestStores::start().await;
+    let sale = Sale::open(&test.stores, SalePlan::default()).await;
+    let mut doomed = test.another_process();
+    doomed.faults = Faults::crash_where(|point| point == FaultPoint::HoldCommitted);
+    tokio::select! {
+        held = sale.hold(&doomed, "u1", &["A-1"]) => panic!("{held:?}"),
+        () = async {
+            let made = async || test.count("SELECT count(*) FROM reservations").await;
+            until("the commit", async || (made().await == 1).then_some(())).await;
+        } => {}
+    }
+    warm_up(&test.stores).await.unwrap();
+    test.advance(test.stores.timing.gate_ms);
+    settle(&test, &test.stores, &ScriptedProvider::default()).await;
+    assert_eq!(sale.status(&test.stores, "A-1").await, SeatStatus::Held);
+}

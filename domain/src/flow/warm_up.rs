@@ -170,8 +170,9 @@ impl WarmUp<'_> {
                 pending.iter().map(|pending| (pending.reservation, to_ms(pending.expires_at))).collect();
             deadlines.sort_unstable();
             deadlines.dedup();
-            // Those that are overdue already come due for the sweep at once.
-            self.stores.redis.register_deadlines(&deadlines).await?;
+            // Those that are overdue already come due for the sweep at once. Nothing is put off: a gate whose process died
+            // after its commit is passed over by the blocks' rebuilding, and has only its early entry.
+            self.stores.redis.register_deadlines_at_the_latest(&deadlines).await?;
             report.deadlines += u64::try_from(deadlines.len()).unwrap_or(0);
             self.renew(report).await?;
             after = next;

@@ -61,6 +61,22 @@ impl Redis {
     /// # Errors
     /// [`RedisUnavailable`].
     pub async fn register_deadlines(&self, deadlines: &[ClaimedDeadline]) -> Result<(), RedisUnavailable> {
+        self.register(deadlines, &[]).await
+    }
+
+    /// Registers deadlines of whose picture nothing is known: what the sweep is to look at sooner stays so. An entry
+    /// before its deadline is a change whose process may have died before it showed it.
+    ///
+    /// # Errors
+    /// [`RedisUnavailable`].
+    pub async fn register_deadlines_at_the_latest(
+        &self,
+        deadlines: &[ClaimedDeadline],
+    ) -> Result<(), RedisUnavailable> {
+        self.register(deadlines, &["LT"]).await
+    }
+
+    async fn register(&self, deadlines: &[ClaimedDeadline], rule: &[&str]) -> Result<(), RedisUnavailable> {
         if deadlines.is_empty() {
             return Ok(());
         }
@@ -68,7 +84,7 @@ impl Redis {
         let index = self.keys().deadlines();
         let mut write = pipe();
         for (reservation, deadline_ms) in deadlines {
-            write.cmd("ZADD").arg(&index).arg(*deadline_ms).arg(reservation.to_string()).ignore();
+            write.cmd("ZADD").arg(&index).arg(rule).arg(*deadline_ms).arg(reservation.to_string()).ignore();
             let key = self.keys().expired(*reservation);
             // The server's own clock expires the key: the tests' offset is taken out again.
             write.cmd("SET").arg(key).arg("PENDING").arg("PXAT").arg((deadline_ms - offset).max(1)).ignore();
