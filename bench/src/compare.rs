@@ -1,6 +1,7 @@
 //! Compares Redis with Postgres seat by seat, by queries of its own: the engine's healing is not asked.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use anyhow::Result;
 use domain::label::Label;
@@ -126,9 +127,15 @@ pub async fn compare_block(
     Ok(found)
 }
 
+/// A connection that is patient: flushing a million keys takes Redis more than the client's half second.
+pub async fn connect(redis_url: &str) -> Result<MultiplexedConnection> {
+    let patient = redis::AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(60)));
+    Ok(redis::Client::open(redis_url)?.get_multiplexed_async_connection_with_config(&patient).await?)
+}
+
 /// Compares a whole event.
 pub async fn compare_event(pool: &PgPool, redis_url: &str, event: Uuid, depth: Depth) -> Result<Comparison> {
-    let mut redis = redis::Client::open(redis_url)?.get_multiplexed_async_connection().await?;
+    let mut redis = connect(redis_url).await?;
     let mut found = Comparison::default();
     for block in blocks(pool, event).await? {
         found.add(compare_block(pool, &mut redis, (event, block), depth).await?);

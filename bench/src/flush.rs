@@ -18,7 +18,7 @@ use crate::compare::{Comparison, Depth, blocks, compare_block, compare_event};
 use crate::engine::Engine;
 use crate::load::{Counts, Field, Kind, Load, Sample, count};
 use crate::seed::{self, Pending, Place};
-use crate::{say, table};
+use crate::{compare, say, table};
 
 /// Arguments of `bench flush`.
 #[derive(Debug, Clone, Copy, Args)]
@@ -62,7 +62,7 @@ async fn once(args: FlushArgs) -> Result<()> {
     let load = Load::start(&engine, field);
     sleep(AROUND).await;
     let flushed = Instant::now();
-    let mut redis = redis::Client::open(engine.redis_url())?.get_multiplexed_async_connection().await?;
+    let mut redis = compare::connect(engine.redis_url()).await?;
     let () = redis::cmd("FLUSHALL").query_async(&mut redis).await?;
     let right_after = until_right(&pool, &engine, event, flushed).await?;
     sleep(AROUND).await;
@@ -149,7 +149,7 @@ async fn sell(engine: &Engine, pool: &PgPool, event: Uuid) -> Result<Field> {
 
 /// Looks at every block until all are right at one look, a block that is wrong twice.
 async fn until_right(pool: &PgPool, engine: &Engine, event: Uuid, flushed: Instant) -> Result<Duration> {
-    let mut redis = redis::Client::open(engine.redis_url())?.get_multiplexed_async_connection().await?;
+    let mut redis = compare::connect(engine.redis_url()).await?;
     let blocks = blocks(pool, event).await?;
     let mut wrong = blocks.clone();
     let mut last_mended = Duration::ZERO;

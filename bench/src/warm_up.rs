@@ -19,7 +19,7 @@ use crate::compare::{Comparison, Depth, compare_event};
 use crate::engine::{Engine, memory_of};
 use crate::load::{Field, Kind, Load, count};
 use crate::seed::{self, Pending};
-use crate::{say, table};
+use crate::{compare, say, table};
 
 /// Arguments of `bench warm-up`.
 #[derive(Debug, Clone, Copy, Args)]
@@ -113,7 +113,7 @@ fn log_of(engine: &Engine) -> std::path::PathBuf {
 }
 
 async fn flush(engine: &Engine) -> Result<()> {
-    let mut redis = redis::Client::open(engine.redis_url())?.get_multiplexed_async_connection().await?;
+    let mut redis = compare::connect(engine.redis_url()).await?;
     Ok(redis::cmd("FLUSHALL").query_async(&mut redis).await?)
 }
 

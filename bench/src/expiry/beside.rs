@@ -9,6 +9,7 @@ use domain::runtime::clock::system_ms;
 use sqlx::PgPool;
 
 use super::Run;
+use crate::compare;
 use crate::ear::Ear;
 use crate::table::Lateness;
 
@@ -28,7 +29,7 @@ impl BareKeys {
     /// Sets them, and listens.
     pub async fn set(run: &Run, addr: &str) -> Result<Self> {
         let step = (run.seats.len() / BARE_MAX).max(1);
-        let mut redis = redis::Client::open(run.engine.redis_url())?.get_multiplexed_async_connection().await?;
+        let mut redis = compare::connect(run.engine.redis_url()).await?;
         let mut pipe = redis::pipe();
         let mut count = 0;
         for seat in run.seats.iter().step_by(step).take(BARE_MAX) {
@@ -113,7 +114,7 @@ pub async fn scheduler(pool: PgPool) -> Result<(u64, Lateness)> {
 pub async fn fill(redis_url: &str, count: usize) -> Result<()> {
     const HOUR_MS: usize = 3_600_000;
     const CHUNK: usize = 5_000;
-    let mut redis = redis::Client::open(redis_url)?.get_multiplexed_async_connection().await?;
+    let mut redis = compare::connect(redis_url).await?;
     for from in (0..count).step_by(CHUNK) {
         let mut pipe = redis::pipe();
         for number in from..(from + CHUNK).min(count) {
