@@ -31,6 +31,20 @@ struct Heard {
     reloads: u64,
 }
 
+impl Heard {
+    /// A block was healed in many seats at once: whoever reads it again sees all that had come due.
+    fn reload(&mut self, block: &str, came_us: i64) -> Result<()> {
+        let is_told = |key: &String, deadline_ms: &mut i64| {
+            *deadline_ms * 1_000 <= came_us && key.strip_prefix(block).is_some_and(|rest| rest.starts_with(':'))
+        };
+        let told: Vec<i64> = self.waited_for.extract_if(is_told).map(|(_, deadline_ms)| deadline_ms).collect();
+        for deadline_ms in told {
+            self.lateness.record(came_us - deadline_ms * 1_000)?;
+        }
+        Ok(())
+    }
+}
+
 /// Follows all blocks.
 pub struct SeatChanges {
     ear: Ear,
@@ -57,11 +71,14 @@ impl SeatChanges {
         let waited_for = waited_for.collect::<Result<HashMap<_, _>>>()?;
         let heard = Arc::new(Mutex::new(Heard { waited_for, lateness: Lateness::new()?, messages: 0, reloads: 0 }));
         let shared = Arc::clone(&heard);
-        let hear = move |_channel: &str, text: &[u8], came_us: i64| {
+        let hear = move |channel: &str, text: &[u8], came_us: i64| {
             let change: Change<'_> = serde_json::from_slice(text)?;
             let mut heard = shared.lock().unwrap_or_else(PoisonError::into_inner);
             heard.messages += 1;
-            heard.reloads += u64::from(change.reload);
+            if change.reload {
+                heard.reloads += 1;
+                heard.reload(&channel.replacen("seatChanges:", "seat:", 1), came_us)?;
+            }
             if change.status == Some("available") {
                 for seat in change.seats {
                     if let Some(deadline_ms) = heard.waited_for.remove(seat) {
