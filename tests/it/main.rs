@@ -6,6 +6,7 @@ mod attacks;
 mod audit;
 mod blocking;
 mod board;
+mod bursts;
 mod crashes;
 mod deadlines;
 mod expiry;
