@@ -1,3 +1,4 @@
 //! Breaks the engine by a seed, and proves that nothing was lost.
 
+pub mod model;
 pub mod proxy;
