@@ -1,4 +1,5 @@
 //! Breaks the engine by a seed, and proves that nothing was lost.
 
+pub mod conform;
 pub mod model;
 pub mod proxy;

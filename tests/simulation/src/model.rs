@@ -15,7 +15,7 @@ pub mod world;
 use std::collections::HashSet;
 use std::collections::hash_map::DefaultHasher;
 use std::fmt;
-use std::hash::{Hash as _, Hasher as _};
+use std::hash::Hasher as _;
 use std::time::{Duration, Instant};
 
 use act::{Act, choose};
@@ -44,11 +44,25 @@ pub struct Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.broken)?;
-        for (at, act) in self.acts.iter().enumerate() {
-            writeln!(f, "  {:2} {act}", at + 1)?;
-        }
+        write_history(f, &Plan::SMALL, &self.acts)?;
         write!(f, "again: holdfast sim --model --seed {} --first {} --histories 1", self.seed, self.history)
     }
+}
+
+/// One line for each act, with the step that a process takes.
+fn write_history(f: &mut fmt::Formatter<'_>, plan: &Plan, acts: &[Act]) -> fmt::Result {
+    let mut world = World::new(plan);
+    for (at, act) in acts.iter().enumerate() {
+        write!(f, "  {:2} {act}", at + 1)?;
+        if let Act::Step(process, _) | Act::Crash(process) = act
+            && let Some(process) = world.processes.get(*process)
+        {
+            write!(f, ": {:?}", process.next)?;
+        }
+        world.apply(plan, *act);
+        writeln!(f)?;
+    }
+    Ok(())
 }
 
 /// What random histories came to.
@@ -166,7 +180,9 @@ pub struct Exploration {
     pub transitions: u64,
     /// States in which nothing was under way, each brought to rest and looked at.
     pub rests: u64,
-    /// Whether there was nothing further than this many acts from the beginning.
+    /// How many acts from the beginning.
+    pub depth: usize,
+    /// Whether there was nothing further than that.
     pub complete: bool,
     /// How long it took.
     pub took: Duration,
@@ -178,17 +194,18 @@ impl fmt::Display for Exploration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} states, {} transitions, {} brought to rest, {}, {} violations, {:.1} seconds",
+            "{} states, {} transitions, {} brought to rest, to depth {} ({}), {} violations, {:.1} seconds",
             self.states,
             self.transitions,
             self.rests,
+            self.depth,
             if self.complete { "every state there is" } else { "not every state" },
             u8::from(self.failure.is_some()),
             self.took.as_secs_f64()
         )?;
         let Some((broken, acts)) = &self.failure else { return Ok(()) };
-        write!(f, "\n{broken}")?;
-        acts.iter().enumerate().try_for_each(|(at, act)| write!(f, "\n  {:2} {act}", at + 1))
+        writeln!(f, "\n{broken}")?;
+        write_history(f, &Plan::TINY, acts)
     }
 }
 
@@ -197,8 +214,15 @@ impl fmt::Display for Exploration {
 #[must_use]
 pub fn explore(plan: &Plan, depth: usize, last_tick: i16, states_max: usize) -> Exploration {
     let begun = Instant::now();
-    let mut found =
-        Exploration { states: 1, transitions: 0, rests: 0, complete: true, took: Duration::ZERO, failure: None };
+    let mut found = Exploration {
+        states: 1,
+        transitions: 0,
+        rests: 0,
+        depth: 0,
+        complete: true,
+        took: Duration::ZERO,
+        failure: None,
+    };
     let mut seen = HashSet::new();
     let mut layer = vec![World::new(plan)];
     // By layer: the act that led to each state, and from which state of the layer before.
@@ -236,6 +260,7 @@ pub fn explore(plan: &Plan, depth: usize, last_tick: i16, states_max: usize) -> 
             }
         }
         ways.push(way);
+        found.depth = ways.len();
         layer = next;
         if layer.is_empty() || seen.len() >= states_max {
             break;
@@ -255,8 +280,16 @@ fn at_rest(world: &World, plan: &Plan, rests: &mut u64) -> Option<&'static str> 
 }
 
 fn fingerprint(world: &World) -> u64 {
+    // Which of the processes is listed first makes no difference.
+    let processes = world.processes.iter().fold(0_u64, |sum, process| sum.wrapping_add(hash_of(process)));
+    let mut rest = world.clone();
+    rest.processes.clear();
+    hash_of(&(processes, rest))
+}
+
+fn hash_of(value: &impl std::hash::Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
-    world.hash(&mut hasher);
+    value.hash(&mut hasher);
     hasher.finish()
 }
 

@@ -24,6 +24,8 @@ pub enum Act {
     Deliver(Index),
     /// The bridge or the sweep finds a reservation due.
     Sweep(Index),
+    /// An expire job comes twice, or long after.
+    Late(Index),
     /// A worker begins to warm up.
     WarmUp,
     /// A process takes its next step; the answer is the provider's, where it is asked.
@@ -47,6 +49,7 @@ impl fmt::Display for Act {
             Self::Pay(id) => write!(f, "reservation {id} is to be paid for"),
             Self::Deliver(payment) => write!(f, "the job of payment {payment} is delivered"),
             Self::Sweep(id) => write!(f, "reservation {id} is found due"),
+            Self::Late(id) => write!(f, "an expire job of reservation {id} comes late"),
             Self::WarmUp => f.write_str("a warm-up begins"),
             Self::Step(process, answer) => write!(f, "process {process} goes on ({answer:?})"),
             Self::Crash(process) => write!(f, "process {process} dies"),
@@ -91,6 +94,7 @@ impl World {
                 self.register(id, self.now + plan.lease);
                 true
             }
+            Act::Late(id) => has_row(id) && self.begin(plan, Next::Expire(id)),
             Act::WarmUp => {
                 let may = !self.redis.warming && (!self.redis.epoch || self.needs_start);
                 if !may || !self.begin(plan, Next::WarmRead) {
@@ -167,7 +171,7 @@ impl World {
             acts.extend((1..1 << plan.seats).map(|seats| Act::Hold(buyer, seats)));
         }
         for id in ids(self.reservations.len()) {
-            acts.extend([Act::Cancel(id), Act::Pay(id), Act::Sweep(id)]);
+            acts.extend([Act::Cancel(id), Act::Pay(id), Act::Sweep(id), Act::Late(id)]);
             if plan.extensions_max > 0 {
                 acts.push(Act::Extend(id));
             }
@@ -180,7 +184,8 @@ impl World {
 }
 
 /// The answers that make a difference.
-fn answers(ask: Option<Ask>) -> &'static [Answer] {
+#[must_use]
+pub fn answers(ask: Option<Ask>) -> &'static [Answer] {
     match ask {
         None => &[Answer::Obey],
         Some(Ask::Authorize) => &Answer::ALL,
@@ -208,7 +213,8 @@ pub fn choose(world: &World, plan: &Plan, random: &mut Random) -> Act {
         34..39 => Act::Extend(reservation),
         39..55 => Act::Pay(reservation),
         55..72 => Act::Deliver(payment),
-        72..80 => Act::Sweep(reservation),
+        72..78 => Act::Sweep(reservation),
+        78..80 => Act::Late(reservation),
         80..83 => Act::WarmUp,
         83..94 => Act::Tick,
         94 => Act::LoseRedis,

@@ -86,6 +86,7 @@ fn check_money(world: &World) -> Option<&'static str> {
 /// Lets everything come to rest, as the workers would: by queued jobs, the deadline index and the warm-up, never by
 /// looking for rows. Then says what is broken.
 pub fn settle(world: &mut World, plan: &Plan) -> Option<&'static str> {
+    let begun = world.now;
     for _ in 0..ROUNDS_MAX {
         run_all(world, plan);
         if world.apply(plan, Act::WarmUp) {
@@ -104,7 +105,7 @@ pub fn settle(world: &mut World, plan: &Plan) -> Option<&'static str> {
         }
         let last = world.reservations.iter().map(|it| it.expires_at).max().unwrap_or(0);
         let idle = world.redis.index.iter().all(Option::is_none) && world.payments.iter().all(|it| !it.queued);
-        if idle && world.now > last + plan.gate + plan.lease {
+        if idle && world.now > last.max(begun) + plan.gate + plan.lease {
             break;
         }
         world.apply(plan, Act::Tick);

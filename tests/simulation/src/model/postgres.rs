@@ -111,7 +111,9 @@ impl World {
         }
     }
 
-    fn standing(&self, reservation: Index) -> Option<Index> {
+    /// `find_standing_payment`.
+    #[must_use]
+    pub fn standing(&self, reservation: Index) -> Option<Index> {
         let keeps = |payment: &Payment| {
             payment.reservation == reservation
                 && matches!(

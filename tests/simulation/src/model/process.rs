@@ -8,7 +8,7 @@ use domain::payment::PaymentStatus;
 use super::postgres::HoldOutcome;
 use super::provider::{Answer, Ask};
 use super::redis::Showing;
-use super::world::{Bucket, Index, Plan, Row, SEATS_MAX, Ticks, World};
+use super::world::{Bucket, Index, Last, Plan, Row, SEATS_MAX, Ticks, Told, World};
 
 /// A process, and whether Redis still knows that it is about to commit something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -213,22 +213,29 @@ impl World {
             }
             Next::CancelCommit(id) => {
                 let answer = self.cancel(id);
+                self.told = Last(answer.map(Told::Cancel));
                 self.committed();
                 let shows = matches!(answer, Some(Cancelling::Cancel | Cancelling::Already));
                 shows.then_some(Next::ShowRead(id, Then::End))
             }
-            Next::Extend(id) => self.extend(plan, id).then_some(Next::ShowRead(id, Then::End)),
+            Next::Extend(id) => {
+                let extended = self.extend(plan, id);
+                self.told = Last(Some(Told::Extended(extended)));
+                extended.then_some(Next::ShowRead(id, Then::End))
+            }
             Next::PayMark(id) => {
                 self.mark(plan, id);
                 Some(Next::PayCommit(id))
             }
             Next::PayCommit(id) => {
-                self.start_payment(plan, id)?;
+                let answer = self.start_payment(plan, id)?;
+                self.told = Last(Some(Told::Pay(answer, self.standing(id))));
                 self.committed();
                 Some(Next::ShowRead(id, Then::End))
             }
             Next::Expire(id) => {
-                self.expire(id);
+                let expired = self.expire(id);
+                self.told = Last(Some(Told::Expired(expired)));
                 Some(Next::ShowRead(id, Then::End))
             }
             Next::ShowRead(..)
@@ -270,7 +277,16 @@ impl World {
 
     fn step_hold(&mut self, plan: &Plan, next: Next) -> Option<Next> {
         match next {
-            Next::HoldGate(id) => self.take_gate(id, plan.gate).then_some(Next::HoldRegister(id)),
+            Next::HoldGate(id) => match self.gate_conflicts(id) {
+                0 => {
+                    self.take_gate(id, plan.gate);
+                    Some(Next::HoldRegister(id))
+                }
+                conflicts => {
+                    self.told = Last(Some(Told::Conflict(conflicts)));
+                    None
+                }
+            },
             Next::HoldRegister(id) => {
                 self.mark(plan, id);
                 Some(Next::HoldCommit(id))
@@ -280,13 +296,16 @@ impl World {
                 self.committed();
                 match outcome {
                     HoldOutcome::Held => Some(Next::HoldShow(id, self.reservation(id).expires_at)),
-                    HoldOutcome::Conflict(_) => Some(Next::HoldUndo(id)),
+                    HoldOutcome::Conflict(seats) => {
+                        self.told = Last(Some(Told::Conflict(seats)));
+                        Some(Next::HoldUndo(id))
+                    }
                 }
             }
             Next::HoldUndo(id) => {
                 self.show_seats(id, Showing::Released);
                 // Redis showed what Postgres had given to somebody else: the refusal heals it.
-                Some(Next::HealRead(id, Then::End, Seen::NOTHING, self.reservation(id).seats))
+                Some(Next::HealRead(id, Then::End, Seen::NOTHING, (1 << plan.seats) - 1))
             }
             Next::HoldShow(id, expires_at) => {
                 let foreign = self.show_seats(id, Showing::Held(expires_at));
@@ -392,7 +411,8 @@ impl World {
             }
             Next::WarmWrite(seat, changed, wanted) => {
                 self.heal_seats(1 << seat, &[wanted; SEATS_MAX], changed, plan.gate);
-                Some(Next::WarmHeal(seat + 1))
+                // What changed meanwhile is looked at again.
+                Some(Next::WarmHeal(seat + u8::from(changed == 0)))
             }
             Next::WarmEpoch => {
                 (self.redis.epoch, self.redis.warming) = (true, false);

@@ -21,22 +21,24 @@ pub enum Showing {
 }
 
 impl World {
-    /// `gate.lua`: all seats or none.
-    pub fn take_gate(&mut self, id: Index, gate: Ticks) -> bool {
-        let seats = self.reservation(id).seats;
-        let now = self.now;
+    /// The seats that `gate.lua` would refuse.
+    #[must_use]
+    pub fn gate_conflicts(&self, id: Index) -> u8 {
         let stands = |bucket: Bucket| match bucket {
             Bucket::Absent | Bucket::Available => false,
-            Bucket::Gate(owner, deadline) | Bucket::Held(owner, Some(deadline)) => owner != id && deadline > now,
+            Bucket::Gate(owner, deadline) | Bucket::Held(owner, Some(deadline)) => owner != id && deadline > self.now,
             Bucket::Held(owner, None) | Bucket::Sold(owner) => owner != id,
         };
-        if seats_of(seats).any(|seat| stands(self.redis.buckets[seat])) {
-            return false;
-        }
+        let standing = seats_of(self.reservation(id).seats).filter(|seat| stands(self.redis.buckets[*seat]));
+        standing.fold(0, |bits, seat| bits | 1 << seat)
+    }
+
+    /// `gate.lua`, where it refuses none.
+    pub fn take_gate(&mut self, id: Index, gate: Ticks) {
+        let (seats, now) = (self.reservation(id).seats, self.now);
         for seat in seats_of(seats) {
             self.write_bucket(seat, Bucket::Gate(id, now + gate));
         }
-        true
     }
 
     /// Writes a bucket; whoever is healing it will find that it has changed.
@@ -85,7 +87,12 @@ impl World {
                 continue;
             }
             // Postgres was read after Redis: a gate seen there may be about to commit.
-            let is_gate = matches!(bucket, Bucket::Gate(_, at) if at > self.now && at <= self.now + gate);
+            let may_commit = |owner| match wanted[seat] {
+                Bucket::Held(other, _) | Bucket::Sold(other) => other == owner,
+                Bucket::Absent | Bucket::Available | Bucket::Gate(..) => true,
+            };
+            let stands = |at| at > self.now && at <= self.now + gate;
+            let is_gate = matches!(bucket, Bucket::Gate(owner, at) if stands(at) && may_commit(owner));
             if is_gate || changed & (1 << seat) != 0 {
                 healed = false;
             } else {
@@ -145,7 +152,7 @@ fn may_write(bucket: Bucket, id: Index, showing: Showing) -> Option<bool> {
     let is_release = matches!(showing, Showing::Expired(_) | Showing::Released);
     let (owner, deadline, status_is_held) = match bucket {
         Bucket::Absent => return if is_release { Some(true) } else { None },
-        Bucket::Available => return if is_release { Some(false) } else { None },
+        Bucket::Available => return if is_release { Some(true) } else { None },
         Bucket::Gate(owner, _) if owner == id => return Some(true),
         Bucket::Gate(owner, _) => (owner, None, true),
         Bucket::Held(owner, deadline) => (owner, deadline, true),

@@ -1,5 +1,8 @@
 //! What there is: Postgres's rows, Redis's keys, the provider's books, and the processes that are under way.
 
+use std::hash::{Hash, Hasher};
+
+use domain::decide::reservation::{Cancelling, Paying};
 use domain::payment::PaymentStatus;
 use domain::reservation::{CancelReason, ReservationState, state_at};
 use domain::seat::ClaimState;
@@ -236,6 +239,37 @@ pub struct Redis {
     pub index: Vec<Option<Ticks>>,
 }
 
+/// What a transaction answers its caller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Told {
+    /// These seats are somebody else's.
+    Conflict(u8),
+    /// Whether it was extended.
+    Extended(bool),
+    /// How a request to cancel is answered.
+    Cancel(Cancelling),
+    /// How a request to pay is answered, and by which payment.
+    Pay(Paying, Option<Index>),
+    /// Whether it expired now.
+    Expired(bool),
+}
+
+/// The last answer: two worlds that differ in it only are the same.
+#[derive(Debug, Clone, Copy)]
+pub struct Last(pub Option<Told>);
+
+impl PartialEq for Last {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Last {}
+
+impl Hash for Last {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
+
 /// All of it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct World {
@@ -257,6 +291,8 @@ pub struct World {
     pub crashes: u8,
     /// A process lost its mark with Redis, and then crashed: only the warm-up of a starting worker finds what it did.
     pub needs_start: bool,
+    /// What the last transaction answered.
+    pub told: Last,
     /// The process that is taking a step; none between two steps.
     pub current: Option<usize>,
     /// What is broken, the first of it.
@@ -279,6 +315,7 @@ impl World {
             losses: 0,
             crashes: 0,
             needs_start: false,
+            told: Last(None),
             current: None,
             broken: None,
         }
