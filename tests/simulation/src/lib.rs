@@ -2,4 +2,5 @@
 
 pub mod conform;
 pub mod model;
+pub mod mutations;
 pub mod proxy;

@@ -14,14 +14,15 @@ use domain::flow::set_up_event::{EventPlan, create_event, start_sale};
 use domain::flow::start_payment::{PaymentOrder, start_payment};
 use domain::flow::unhold::{cancel_reservation, extend_reservation};
 use domain::flow::warm_up::warm_up;
-use domain::flow::{Access, Answered, FaultPoint, Faults, Stores};
+use domain::flow::{Access, Answered, FaultPoint, Faults, Idempotent, Stores};
 use domain::id::{Buyer, EventId, PaymentId, ReservationId, VenueId};
 use domain::import::MapFormat;
 use domain::payment::{PaymentStatus, Provider as ProviderName};
-use domain::reservation::CancelReason;
+use domain::reservation::{CancelReason, Reservation};
 use domain::runtime::clock::{Clock, new_uuid};
 use domain::runtime::settings::StoreSettings;
 use domain::seat::SeatRef;
+use domain::store::pg::idempotency::IdempotencyKey;
 use sqlx::ConnectOptions as _;
 use sqlx::Executor as _;
 use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
@@ -292,11 +293,22 @@ impl<'a> Event<'a> {
     async fn hold(&self, stores: &Stores, buyer: Index, seats: u8) -> Answer {
         let wanted: Vec<u8> = (0..2).filter(|seat| seats & (1 << seat) != 0).collect();
         let all = self.sheet.map.seats_of(&self.sheet.map.blocks()[0]);
-        let refs = wanted.iter().map(|seat| SeatRef::Id(all[usize::from(*seat)].id)).collect();
+        let refs: Vec<SeatRef> = wanted.iter().map(|seat| SeatRef::Id(all[usize::from(*seat)].id)).collect();
         let buyer = Buyer::parse(&format!("buyer-{buyer}")).expect("a buyer's name");
-        let request = HoldRequest { event: self.id, buyer, seats: refs, idempotency: None };
-        match place_hold(stores, request).await {
-            Ok(_) => Answer::Outcome(Outcome::Held),
+        let key = new_uuid().to_string();
+        let request = |seats: &Vec<SeatRef>| HoldRequest {
+            event: self.id,
+            buyer: buyer.clone(),
+            seats: seats.clone(),
+            idempotency: Some(repeatable(&key)),
+        };
+        match place_hold(stores, request(&refs)).await {
+            Ok(Answered::Replayed(_)) => panic!("a new key is no repeat"),
+            // The same request again changes nothing: it has its first answer.
+            Ok(Answered::New(_)) => match place_hold(stores, request(&refs)).await {
+                Ok(Answered::Replayed(_)) => Answer::Outcome(Outcome::Held),
+                again => panic!("asked again under its key, a hold is answered {again:?}"),
+            },
             Err(PlaceHoldError::Unavailable(conflicts)) => {
                 let bits = conflicts.iter().fold(0, |bits, conflict| bits | 1 << wanted[conflict.index]);
                 Answer::Outcome(Outcome::Refused(bits))
@@ -314,6 +326,11 @@ impl<'a> Event<'a> {
         let at = at.expect("its row was found");
         if self.newest_payment == Some(id) { Outcome::NewPayment(at) } else { Outcome::StandingPayment(at) }
     }
+}
+
+fn repeatable(key: &str) -> Idempotent<Reservation> {
+    let key = IdempotencyKey { caller: "conform".to_owned(), key: key.to_owned(), fingerprint: "hold".to_owned() };
+    Idempotent { key, respond: Arc::new(|held: &Reservation| (201, held.id.to_string())) }
 }
 
 /// How the engine answers, its rows not numbered yet.
