@@ -17,6 +17,7 @@ mod kills;
 mod layout;
 mod limits;
 mod mirror;
+mod model_conformance;
 mod names;
 mod payments;
 mod processes;

@@ -177,7 +177,9 @@ impl<'a> Event<'a> {
             },
         };
         // An earlier history may have left Redis lost.
-        warm_up(stores).await.expect("Redis is warm");
+        if stores.redis.epoch().await.expect("Redis answers").is_none() {
+            warm_up(stores).await.expect("Redis is rebuilt");
+        }
         let id = create_event(stores, event).await.expect("the event is sound").id;
         start_sale(stores, id).await.expect("the sale starts");
         open_event(stores, id).await.expect("the event opens");
@@ -198,7 +200,7 @@ impl<'a> Event<'a> {
 
     /// What nobody owns any more need not be kept in Redis: the next warm-ups are shorter.
     pub(super) async fn end(self) {
-        let close = "UPDATE events SET status = 'closed' WHERE id = $1";
+        let close = "UPDATE events SET status = 'cancelled' WHERE id = $1";
         sqlx::query(close).bind(self.id.0).execute(&self.installation.sql).await.expect("Postgres answers");
     }
 
