@@ -32,7 +32,7 @@ pub async fn serve(settings: ApiSettings, stores: Stores, shutdown: Cancellation
     let listener = bind(settings.addr, "HOLDFAST_ADDR").await?;
     let identity = identity(&settings, &stores).await?;
     let fake = if settings.fake_provider { FakeProvider::Allowed } else { FakeProvider::Refused };
-    let app = App::new(stores.clone(), Arc::clone(&identity), fake);
+    let app = App::new(stores.clone(), Arc::clone(&identity), fake, settings.streams);
     let router = public_router(&settings, app.clone())?;
     let ops = ops::start(settings.ops.clone(), stores.clone(), identity).await?;
     tokio::spawn(repair_missed(stores, shutdown.clone()));
@@ -44,6 +44,7 @@ pub async fn serve(settings: ApiSettings, stores: Stores, shutdown: Cancellation
     let serving = tokio::spawn(serve_connections(listener, router, connections_max, (stop.clone(), patience)));
     shutdown.cancelled().await;
     drain(ops.draining(), &settings).await;
+    app.close_streams();
     stop.cancel();
     let cut = serving.await.unwrap_or_default();
     // What has been asked for is done, even if nobody is left to be told.

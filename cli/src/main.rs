@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use holdfast::{api, dev, events, import, jobs, keys, migrate, openapi, worker};
+use holdfast::{api, audit, chaos, dev, events, import, jobs, keys, migrate, openapi, worker};
 
 /// A self-hosted seat reservation engine.
 ///
@@ -37,8 +37,12 @@ enum Command {
     Keys(keys::KeysArgs),
     /// Look at the queues; requeue or discard dead jobs.
     Jobs(Box<jobs::JobsArgs>),
+    /// Compare Postgres, Redis, the queues and the provider's records; repair what is not as it should be.
+    Audit(Box<audit::AuditArgs>),
     /// Print the OpenAPI document.
     Openapi,
+    /// Kill everything at random under load, and prove that nothing was lost.
+    Chaos(chaos::ChaosArgs),
     /// Private Postgres and Redis servers, and the whole engine on them, for trying out and for tests.
     Dev(dev::DevArgs),
 }
@@ -52,7 +56,9 @@ fn main() -> ExitCode {
         Command::Events(args) => events::run(&args),
         Command::Keys(args) => keys::run(&args),
         Command::Jobs(args) => jobs::run(&args),
+        Command::Audit(args) => audit::run(&args),
         Command::Openapi => openapi::run(),
+        Command::Chaos(args) => chaos::run(&args),
         Command::Dev(args) => dev::run(args),
     }
 }

@@ -41,12 +41,18 @@ pub struct WorkerSettings {
     pub configure_redis: bool,
 }
 
+/// The payment providers of an installation.
+#[must_use]
+pub fn gateways(stores: &Stores) -> Gateways {
+    Gateways { fake: Arc::new(FakeGateway::new(stores.pg.clone())) }
+}
+
 /// The one registration list: who runs which queue's jobs.
 fn handlers(stores: &Stores, queue: Queue) -> Vec<Arc<dyn JobHandler>> {
     let stores = stores.clone();
     match queue {
         Queue::Payments => {
-            let gateways = Gateways { fake: Arc::new(FakeGateway::new(stores.pg.clone())) };
+            let gateways = gateways(&stores);
             vec![Arc::new(FinalizePayment { stores, gateways })]
         }
         Queue::Expiries => vec![Arc::new(ExpireReservations { stores })],

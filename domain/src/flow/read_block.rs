@@ -138,15 +138,23 @@ pub async fn rebuild_block(stores: &Stores, sheet: &EventSheet, block: &Block) -
     let seats: Vec<&Seat> = sheet.map.seats_of(block).iter().collect();
     let keys = seat_keys(stores, &key, &seats);
     stores.redis.create_seat_list(&key, &keys, &new_uuid().to_string()).await?;
-    let mut written = 0;
+    let Some(mut picture) = stores.redis.read_block(&key).await? else { return Ok(0) };
+    // A list with a key too few, too many or out of place would send every reader to Postgres, for ever.
+    let is_listed = picture.buckets.iter().map(|(key, _)| key).eq(&keys);
+    if !is_listed || stores.redis.list_facts(&key).await?.1 >= 0 {
+        stores.redis.replace_seat_list(&key, &keys, &new_uuid().to_string()).await?;
+        picture = stores.redis.read_seats(&key, keys.clone()).await?;
+    }
+    let mut healed = heal_seats(stores, (sheet, &key), (&seats, keys.clone()), picture).await?;
+    let mut written = healed.written;
     // What changes between the reading and the writing is looked at again: nobody else may ever come to it.
-    for _ in 0..REBUILDS_MAX {
-        let Some(picture) = stores.redis.read_block(&key).await? else { break };
-        let healed = heal_seats(stores, (sheet, &key), (&seats, keys.clone()), picture).await?;
-        written += healed.written;
+    for _ in 1..REBUILDS_MAX {
         if healed.written == healed.wrong {
             break;
         }
+        let picture = stores.redis.read_seats(&key, keys.clone()).await?;
+        healed = heal_seats(stores, (sheet, &key), (&seats, keys.clone()), picture).await?;
+        written += healed.written;
     }
     Ok(written)
 }
@@ -216,6 +224,7 @@ fn compare(
         let is_right = shown.as_ref().is_some_and(|shown| {
             shown.status == wanted.status
                 && shown.match_id == wanted.match_id
+                && shown.user_id == wanted.user_id
                 && shown.reservation_id == wanted.reservation_id
                 && shown.deadline_ms == wanted.deadline_ms
         });
