@@ -25,5 +25,6 @@ mod processes;
 mod races;
 mod redis_gone;
 mod redis_servers;
+mod stale_healing;
 mod warm_up;
 mod workers;
