@@ -18,8 +18,8 @@ use crate::store::redis::buckets::{BlockPicture, BucketOwner, Healing, SeatBucke
 use crate::store::redis::keys::BlockKey;
 use crate::time::{Instant, to_ms};
 
-use super::Stores;
 use super::event_book::EventSheet;
+use super::{FaultPoint, Stores};
 
 /// A block's seats as they are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -177,6 +177,7 @@ async fn heal_seats(
     let ids: Vec<SeatId> = seats.iter().map(|seat| seat.id).collect();
     let read = stores.pg.read_claims(sheet.event.id, &ids).await?;
     let (healings, gated) = compare(stores, (sheet, seats), (keys, picture), &read);
+    stores.faults.pass(FaultPoint::HealRead).await;
     if sheet.event.status != EventStatus::Preparing {
         let wrong = healings.iter().filter(|healing| healing.seen.is_some()).count();
         let count = |seats: usize| u64::try_from(seats).unwrap_or(0);

@@ -139,6 +139,7 @@ impl WarmUp<'_> {
                 pending.iter().map(|pending| (pending.reservation, to_ms(pending.expires_at))).collect();
             deadlines.sort_unstable();
             deadlines.dedup();
+            self.stores.faults.pass(FaultPoint::WarmUpPageRead).await;
             // Those that are overdue already come due for the sweep at once.
             self.stores.redis.register_deadlines(&deadlines).await?;
             report.deadlines += u64::try_from(deadlines.len()).unwrap_or(0);
