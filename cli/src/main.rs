@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use holdfast::{api, dev, events, import, jobs, keys, migrate, openapi, worker};
+use holdfast::{api, dev, events, import, jobs, keys, migrate, openapi, sim, worker};
 
 /// A self-hosted seat reservation engine.
 ///
@@ -37,6 +37,8 @@ enum Command {
     Keys(keys::KeysArgs),
     /// Look at the queues; requeue or discard dead jobs.
     Jobs(Box<jobs::JobsArgs>),
+    /// Break the engine by a seed, and see whether anything is lost.
+    Sim(sim::SimArgs),
     /// Print the OpenAPI document.
     Openapi,
     /// Private Postgres and Redis servers, and the whole engine on them, for trying out and for tests.
@@ -52,6 +54,7 @@ fn main() -> ExitCode {
         Command::Events(args) => events::run(&args),
         Command::Keys(args) => keys::run(&args),
         Command::Jobs(args) => jobs::run(&args),
+        Command::Sim(args) => sim::run(&args),
         Command::Openapi => openapi::run(),
         Command::Dev(args) => dev::run(args),
     }
