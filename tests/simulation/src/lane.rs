@@ -21,6 +21,8 @@ use crate::proxy::{Link, Proxy};
 
 /// Processes of the engine.
 pub const PROCESSES: usize = 2;
+/// More than any two clocks differ, ms.
+const BETWEEN_HISTORIES_MS: i64 = 1_000_000;
 /// All that a history writes. Venues stay.
 const FORGET: &str = "TRUNCATE events, prices, seat_claims, reservations, reservation_seats, seat_log, idempotency_keys, \
                       payments, refunds, outbox";
@@ -141,8 +143,9 @@ impl Lane {
         self.copy = Arc::default();
         self.sql.execute(FORGET).await?;
         self.lose_redis().await?;
-        self.pg_clock.advance(-self.pg_clock.offset_ms());
-        self.redis_clock.advance(skew_ms - self.redis_clock.offset_ms());
+        // Never back: a process leaves a Redis that failed alone until a time that is to come.
+        self.pg_clock.advance(BETWEEN_HISTORIES_MS);
+        self.redis_clock.advance(self.pg_clock.offset_ms() + skew_ms - self.redis_clock.offset_ms());
         for process in &mut self.processes {
             process.forget();
         }
@@ -202,6 +205,10 @@ impl Lane {
     /// Redis does not answer.
     pub async fn copy_redis(&mut self) -> Result<(), SimulationError> {
         let keys = keys_of(&mut self.redis, &self.prefix).await?;
+        self.copy = Arc::default();
+        if keys.is_empty() {
+            return Ok(());
+        }
         let mut read = redis::pipe();
         for key in &keys {
             read.cmd("PEXPIRETIME").arg(key).cmd("DUMP").arg(key);
