@@ -23,5 +23,6 @@ mod processes;
 mod races;
 mod redis_gone;
 mod redis_servers;
+mod simulation;
 mod warm_up;
 mod workers;

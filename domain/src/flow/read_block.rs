@@ -2,7 +2,8 @@
 //! know the block, or lacks buckets.
 //!
 //! Healing compares Redis with Postgres and writes what differs, each bucket only if it is still as it was before
-//! Postgres was asked. It never touches a gate that is only seconds old: the hold behind it may be about to commit.
+//! Postgres was asked. Before an available seat it leaves a gate alone that is only seconds old: the hold behind it may be
+//! about to commit. Before an owned seat no hold can commit, and a gate that nobody takes away would hide the owner.
 
 use std::collections::HashMap;
 
@@ -188,7 +189,7 @@ async fn heal_seats(
     Ok(Healed { wrong: u64::try_from(healings.len()).unwrap_or(u64::MAX), written, gated })
 }
 
-/// What is to be written, and how many wrong seats have a gate before them.
+/// What is to be written, and how many seats look held only by the gate before them.
 fn compare(
     stores: &Stores,
     (sheet, seats): (&EventSheet, &[&Seat]),
@@ -211,7 +212,8 @@ fn compare(
         if is_right {
             continue;
         }
-        if shown.as_ref().is_some_and(|shown| is_gate(shown, picture.now_ms, stores.timing.gate_ms)) {
+        let is_gated = shown.as_ref().is_some_and(|shown| is_gate(shown, picture.now_ms, stores.timing.gate_ms));
+        if is_gated && wanted.status == SeatStatus::Available.as_str() {
             gated += 1;
             continue;
         }

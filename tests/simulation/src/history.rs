@@ -9,6 +9,7 @@ use domain::flow::FaultPoint;
 use domain::flow::import_venue::{ImportMode, VenueFile, import_venue};
 use domain::flow::open_event::open_event;
 use domain::flow::set_up_event::{EventPlan, create_event, start_sale};
+use domain::flow::warm_up::warm_up;
 use domain::gateway::ProviderState;
 use domain::id::{EventId, VenueId};
 use domain::import::MapFormat;
@@ -126,6 +127,7 @@ impl<'a> World<'a> {
         let event = create_event(stores, plan).await.map_err(|error| failed(&error))?.id;
         start_sale(stores, event).await.map_err(|error| failed(&error))?;
         open_event(stores, event).await.map_err(|error| failed(&error))?;
+        warm_up(stores).await.map_err(|error| failed(&error))?;
         let sheet = stores.book.fresh_sheet(event).await.map_err(|error| failed(&error))?;
         let sheet = sheet.ok_or_else(|| SimulationError::SetUp("the event is gone".to_owned()))?;
         let (mut seats, mut blocks) = (Vec::new(), Vec::new());

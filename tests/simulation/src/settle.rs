@@ -52,10 +52,15 @@ pub(crate) async fn settle(world: &mut World<'_>, rng: &mut Rng) -> Result<Vec<V
         if let Some(violation) = come_to_rest(world).await? {
             return Ok(vec![violation]);
         }
+        // Where the clocks differ, what is over by one may still stand by the other.
+        if beyond > 0 || world.shape.skew_ms == 0 {
+            let found = audit(world).await?;
+            if !found.is_empty() {
+                return Ok(found);
+            }
+        }
     }
-    let mut found = audit(world).await?;
-    found.extend(check_rows(&world.oracle, &world.lane.sql).await?);
-    Ok(found)
+    Ok(check_rows(&world.oracle, &world.lane.sql).await?)
 }
 
 /// Workers work until there is nothing to do, and for two rounds more.

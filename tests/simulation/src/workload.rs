@@ -117,11 +117,11 @@ pub struct Scene<'a> {
 pub fn draw_step(rng: &mut Rng, scene: &Scene<'_>) -> Step {
     let is_troubled = scene.shape.is_troubled;
     let op = match rng.below(100) {
-        0..26 => hold(rng, scene),
-        26..30 => rng.pick(&(0..scene.keyed.len()).collect::<Vec<_>>()).and_then(|at| scene.keyed.get(at).cloned()),
-        30..39 => reservation(rng, scene).map(|id| Op::Pay(id, key(rng))),
-        39..55 => job(rng, scene),
-        55..62 => Some(Op::Sweep(scene.replaced)),
+        0..24 => hold(rng, scene),
+        24..28 => rng.pick(&(0..scene.keyed.len()).collect::<Vec<_>>()).and_then(|at| scene.keyed.get(at).cloned()),
+        28..39 => reservation(rng, scene).map(|id| Op::Pay(id, key(rng))),
+        39..57 => job(rng, scene),
+        57..62 => Some(Op::Sweep(scene.replaced)),
         62..67 => reservation(rng, scene).map(Op::Read),
         67..71 => Some(Op::Picture(rng.below(scene.blocks))),
         71..75 => {
@@ -133,15 +133,15 @@ pub fn draw_step(rng: &mut Rng, scene: &Scene<'_>) -> Step {
             let blocking = if rng.chance(50) { Blocking::Block } else { Blocking::Unblock };
             Some(Op::Block(some_seats(rng, scene, 2), blocking))
         }
-        81 => Some(Op::EndSale),
-        82..84 => Some(Op::StartSale),
+        81 if rng.chance(40) => Some(Op::EndSale),
+        81..84 => Some(Op::StartSale),
         84..86 => Some(Op::RepairMissed),
         86 if is_troubled => Some(Op::StartWorker),
         number => return other_step(rng, scene, number),
     };
     let Some(op) = op else { return Step::Nothing };
-    let is_long = matches!(op, Op::Run { .. });
-    let incident = if is_troubled && rng.chance(28) { Some(draw_incident(rng, is_long)) } else { None };
+    let is_long = matches!(&op, Op::Run { job, .. } if job.kind != "expire-reservations");
+    let incident = if is_troubled && rng.chance(35) { Some(draw_incident(rng, is_long)) } else { None };
     Step::Flow(op, incident)
 }
 
@@ -209,12 +209,17 @@ fn job(rng: &mut Rng, scene: &Scene<'_>) -> Option<Op> {
         return Some(Op::Run { job, is_acknowledged: false });
     }
     let jobs = if again { scene.ran } else { scene.jobs };
-    let job = jobs.get(rng.below(jobs.len()))?.clone();
+    let payments: Vec<&Job> = jobs.iter().filter(|job| job.kind == "finalize-payment").collect();
+    let job = if rng.chance(50) && !payments.is_empty() {
+        payments.get(rng.below(payments.len())).copied()?.clone()
+    } else {
+        jobs.get(rng.below(jobs.len()))?.clone()
+    };
     Some(Op::Run { job, is_acknowledged: !again && rng.chance(85) })
 }
 
 fn draw_incident(rng: &mut Rng, is_long: bool) -> Incident {
-    let at = rng.below(if is_long { 9 } else { 5 });
+    let at = rng.below(if is_long { 8 } else { 4 });
     let answers = |rng: &mut Rng, most: usize| u32::try_from(rng.below(most)).unwrap_or(0);
     let what = match rng.below(100) {
         0..20 => Break::Kill,
