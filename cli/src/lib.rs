@@ -14,4 +14,5 @@ pub mod openapi;
 pub mod output;
 pub mod runtime;
 pub mod services;
+pub mod sim;
 pub mod worker;

@@ -26,6 +26,7 @@ mod processes;
 mod races;
 mod redis_gone;
 mod redis_servers;
+mod simulation;
 mod stale_healing;
 mod warm_up;
 mod workers;

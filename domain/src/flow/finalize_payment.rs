@@ -282,6 +282,7 @@ impl Finalizing<'_> {
         set_payment_status(&mut tx, &payment, (PaymentStatus::Declined, Some(why)), self.offset_ms()).await?;
         close_outbox(&mut tx, head.event, OutboxId(payment.id.0)).await?;
         commit(tx).await?;
+        self.stores.faults.pass(FaultPoint::PaymentFailed).await;
         show_after_change(self.stores, head.id).await;
         Ok(Step::Progress(PaymentProgress::Ended(PaymentStatus::Declined)))
     }
@@ -303,6 +304,7 @@ impl Finalizing<'_> {
         if let Err(unknown) = self.gateway.refund(refund, &self.request(), self.payment.amount).await {
             return Ok(unknown.into());
         }
+        self.stores.faults.pass(FaultPoint::PaymentRefunded).await;
         let mut tx = self.stores.pg.begin().await?;
         finish_refund(&mut tx, &self.payment, refund, self.offset_ms()).await?;
         close_outbox(&mut tx, self.payment.event, OutboxId(self.payment.id.0)).await?;
@@ -344,6 +346,7 @@ impl Finalizing<'_> {
         set_payment_status(&mut tx, &payment, (PaymentStatus::NeedsReview, Some(&why)), self.offset_ms()).await?;
         close_outbox(&mut tx, head.event, OutboxId(payment.id.0)).await?;
         commit(tx).await?;
+        self.stores.faults.pass(FaultPoint::PaymentParked).await;
         tracing::error!(payment = %payment.id, why, has_seats, "a payment is parked: look at it by hand");
         show_after_change(self.stores, head.id).await;
         Ok(Step::Progress(PaymentProgress::Ended(PaymentStatus::NeedsReview)))

@@ -25,7 +25,7 @@ use crate::time::{Instant, from_ms, to_ms};
 use super::event_book::EventSheet;
 use super::hold_lanes::PlaceError;
 use super::show_reservation::show_after_change;
-use super::{Answered, FaultPoint, Idempotent, Stores};
+use super::{Answered, FaultPoint, Faults, Idempotent, Stores};
 use plan::{Plan, new_hold, plan_hold};
 
 /// What a buyer asks for.
@@ -264,7 +264,8 @@ async fn refuse(stores: &Stores, plan: &Arc<Plan>, outcome: HoldOutcome) -> Resu
         }
         HoldOutcome::Conflict(taken) => {
             // Redis let this through: it showed seats as available that Postgres had given to somebody else.
-            let stores = stores.clone();
+            // A task of its own, which a crash of this flow does not end.
+            let stores = Stores { faults: Faults::default(), ..stores.clone() };
             let healing = Arc::clone(plan);
             tokio::spawn(async move {
                 for block in &healing.blocks {

@@ -2,7 +2,8 @@
 //! know the block, or lacks buckets.
 //!
 //! Healing compares Redis with Postgres and writes what differs, each bucket only if it is still as it was before
-//! Postgres was asked. It never touches a gate that is only seconds old: the hold behind it may be about to commit.
+//! Postgres was asked. Before an available seat it leaves a gate alone that is only seconds old: the hold behind it may be
+//! about to commit. Before an owned seat no hold can commit, and a gate that nobody takes away would hide the owner.
 
 use std::collections::HashMap;
 
@@ -18,8 +19,8 @@ use crate::store::redis::buckets::{BlockPicture, BucketOwner, Healing, SeatBucke
 use crate::store::redis::keys::BlockKey;
 use crate::time::{Instant, to_ms};
 
-use super::Stores;
 use super::event_book::EventSheet;
+use super::{FaultPoint, Stores};
 
 /// A block's seats as they are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -197,6 +198,7 @@ async fn heal_seats(
     let ids: Vec<SeatId> = seats.iter().map(|seat| seat.id).collect();
     let read = stores.pg.read_claims(sheet.event.id, &ids).await?;
     let (healings, gated) = compare(stores, (sheet, seats), (keys, picture), &read);
+    stores.faults.pass(FaultPoint::HealRead).await;
     if sheet.event.status != EventStatus::Preparing {
         let wrong = healings.iter().filter(|healing| healing.seen.is_some()).count();
         let count = |seats: usize| u64::try_from(seats).unwrap_or(0);
@@ -207,7 +209,7 @@ async fn heal_seats(
     Ok(Healed { wrong: u64::try_from(healings.len()).unwrap_or(u64::MAX), written, gated })
 }
 
-/// What is to be written, and how many wrong seats have a gate before them.
+/// What is to be written, and how many seats look held only by the gate before them.
 fn compare(
     stores: &Stores,
     (sheet, seats): (&EventSheet, &[&Seat]),
@@ -231,12 +233,8 @@ fn compare(
         if is_right {
             continue;
         }
-        // A seat that is somebody else's for sure has no gate: the hold behind it will be refused.
-        let may_commit = |shown: &SeatBucket| {
-            wanted.status == SeatStatus::Available.as_str() || wanted.reservation_id == shown.reservation_id
-        };
-        let waits = |shown: &SeatBucket| is_gate(shown, picture.now_ms, stores.timing.gate_ms) && may_commit(shown);
-        if shown.as_ref().is_some_and(waits) {
+        let is_gated = shown.as_ref().is_some_and(|shown| is_gate(shown, picture.now_ms, stores.timing.gate_ms));
+        if is_gated && wanted.status == SeatStatus::Available.as_str() {
             gated += 1;
             continue;
         }

@@ -62,6 +62,7 @@ pub(crate) async fn show_after_change(stores: &Stores, id: ReservationId) {
 /// [`ShowReservationError`]; a repeat is harmless.
 pub async fn show_reservations(stores: &Stores, ids: &[ReservationId]) -> Result<(), ShowReservationError> {
     let found = stores.pg.find_reservations(ids).await?;
+    stores.faults.pass(FaultPoint::ShowRead).await;
     let mut over: Vec<ReservationId> =
         ids.iter().copied().filter(|id| !found.iter().any(|reservation| reservation.id == *id)).collect();
     push_jobs_of_events(stores, &over).await?;

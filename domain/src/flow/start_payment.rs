@@ -68,6 +68,7 @@ pub async fn start_payment(
     if stores.redis.mark_unsettled(order.reservation.0).await.is_err() {
         stores.note_redis_missed();
     }
+    stores.faults.pass(FaultPoint::PaymentMarked).await;
     let mut tx = stores.pg.begin().await?;
     let payment = match standing_or_new(stores, &mut tx, &sheet.event, &order).await {
         Ok(payment) => payment,

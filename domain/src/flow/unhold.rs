@@ -111,6 +111,7 @@ pub async fn extend_reservation(
 ) -> Result<Reservation, ChangeReservationError> {
     let (tx, extended) = extend(stores, access, id).await?;
     commit(tx).await?;
+    stores.faults.pass(FaultPoint::ExtendCommitted).await;
     show_after_change(stores, id).await;
     Ok(extended)
 }
@@ -139,6 +140,7 @@ pub async fn extend_reservation_once(
         return first_answer(stores, repeat).await?.ok_or(ChangeReservationError::KeyReused);
     }
     commit(tx).await?;
+    stores.faults.pass(FaultPoint::ExtendCommitted).await;
     show_after_change(stores, id).await;
     Ok(Answered::New(extended))
 }

@@ -118,14 +118,21 @@ pub async fn repair_missed(stores: Stores, shutdown: CancellationToken) {
             () = shutdown.cancelled() => return,
             () = tokio::time::sleep(LOOK_EVERY) => {}
         }
-        if !stores.take_redis_missed() {
-            continue;
-        }
-        let is_back = stores.redis.probe().await.is_ok();
-        if !is_back || request_warm_up(&stores, &format!("missed-{}", new_uuid())).await.is_err() {
-            stores.note_redis_missed();
-        }
+        repair_if_missed(&stores).await;
     }
+}
+
+/// One look of [`repair_missed`]. True where a warm-up was asked for; false where none is due, or Redis is not back.
+pub async fn repair_if_missed(stores: &Stores) -> bool {
+    if !stores.take_redis_missed() {
+        return false;
+    }
+    let is_back = stores.redis.probe().await.is_ok();
+    let is_asked = is_back && request_warm_up(stores, &format!("missed-{}", new_uuid())).await.is_ok();
+    if !is_asked {
+        stores.note_redis_missed();
+    }
+    is_asked
 }
 
 struct WarmUp<'a> {
@@ -170,6 +177,7 @@ impl WarmUp<'_> {
                 pending.iter().map(|pending| (pending.reservation, to_ms(pending.expires_at))).collect();
             deadlines.sort_unstable();
             deadlines.dedup();
+            self.stores.faults.pass(FaultPoint::WarmUpPageRead).await;
             // Those that are overdue already come due for the sweep at once. Nothing is put off: a gate whose process died
             // after its commit is passed over by the blocks' rebuilding, and has only its early entry.
             self.stores.redis.register_deadlines_at_the_latest(&deadlines).await?;

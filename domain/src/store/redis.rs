@@ -16,7 +16,7 @@ use std::time::Duration;
 use ::redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
 use ::redis::{Client, RedisError};
 
-use crate::runtime::clock::{Clock, system_ms};
+use crate::runtime::clock::Clock;
 use keys::KeyScheme;
 
 /// A script's answer may take this long before Redis counts as lost for the call.
@@ -82,7 +82,7 @@ impl Redis {
     /// Whether the last call failed a moment ago.
     #[must_use]
     pub fn is_broken(&self) -> bool {
-        self.broken_until_ms.load(Ordering::Relaxed) > system_ms()
+        self.broken_until_ms.load(Ordering::Relaxed) > self.now_ms()
     }
 
     /// Runs one call against Redis, unless it failed a moment ago.
@@ -121,11 +121,17 @@ impl Redis {
         // A refusal of one command (wrong type, out of memory) says nothing about the next.
         let lost = error.is_io_error() || error.is_timeout() || error.is_connection_dropped();
         if lost {
-            let was = self.broken_until_ms.swap(system_ms() + BREAK_MS, Ordering::Relaxed);
-            if was <= system_ms() {
+            let now = self.now_ms();
+            let was = self.broken_until_ms.swap(now + BREAK_MS, Ordering::Relaxed);
+            if was <= now {
                 tracing::warn!(%error, "Redis did not answer; going on without it");
             }
         }
+    }
+
+    /// This process's time, moved with the tests' clock: how long Redis is left alone is no matter of ownership.
+    fn now_ms(&self) -> i64 {
+        crate::time::to_ms(self.clock.process_now())
     }
 
     /// The database number that the URL names.
