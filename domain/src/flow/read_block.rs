@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use crate::event::EventStatus;
-use crate::id::SeatId;
+use crate::id::{ReservationId, SeatId};
 use crate::runtime::clock::new_uuid;
 use crate::seat::SeatStatus;
 use crate::seat_map::{Block, Seat};
@@ -15,6 +15,7 @@ use crate::store::pg::PgError;
 use crate::store::pg::claims::{Claim, ClaimsRead};
 use crate::store::redis::RedisUnavailable;
 use crate::store::redis::buckets::{BlockPicture, BucketOwner, Healing, SeatBucket};
+use crate::store::redis::deadlines::ClaimedDeadline;
 use crate::store::redis::keys::BlockKey;
 use crate::time::{Instant, to_ms};
 
@@ -136,7 +137,11 @@ pub async fn rebuild_block(stores: &Stores, sheet: &EventSheet, block: &Block) -
     let keys = seat_keys(stores, &key, &seats);
     stores.redis.create_seat_list(&key, &keys, &new_uuid().to_string()).await?;
     let Some(picture) = stores.redis.read_block(&key).await? else { return Ok(0) };
-    Ok(heal_seats(stores, (sheet, &key), (&seats, keys), picture).await?.written)
+    let healed = heal_seats(stores, (sheet, &key), (&seats, keys), picture).await?;
+    // Whoever took the gate may have died after its commit, and a warm-up has registered the hold's own deadline: then
+    // nobody would look before that, and the seat would look available once the gate has opened.
+    stores.redis.register_deadlines(&healed.unshown).await?;
+    Ok(healed.written)
 }
 
 /// Makes some seats of a block show what Postgres says, whatever they showed. False where a seat could not be written
@@ -165,6 +170,7 @@ struct Healed {
     wrong: u64,
     written: u64,
     gated: u64,
+    unshown: Vec<ClaimedDeadline>,
 }
 
 async fn heal_seats(
@@ -176,7 +182,7 @@ async fn heal_seats(
     // Redis is read before Postgres: whatever changes in between fails the compare-and-set.
     let ids: Vec<SeatId> = seats.iter().map(|seat| seat.id).collect();
     let read = stores.pg.read_claims(sheet.event.id, &ids).await?;
-    let (healings, gated) = compare(stores, (sheet, seats), (keys, picture), &read);
+    let Compared { healings, gated, unshown } = compare(stores, (sheet, seats), (keys, picture), &read);
     if sheet.event.status != EventStatus::Preparing {
         let wrong = healings.iter().filter(|healing| healing.seen.is_some()).count();
         let count = |seats: usize| u64::try_from(seats).unwrap_or(0);
@@ -184,20 +190,29 @@ async fn heal_seats(
         metrics::counter!("holdfast_drift_seats_total", "bucket" => "absent").increment(count(healings.len() - wrong));
     }
     let written = stores.redis.heal_seats(key, &healings).await?;
-    Ok(Healed { wrong: u64::try_from(healings.len()).unwrap_or(u64::MAX), written, gated })
+    Ok(Healed { wrong: u64::try_from(healings.len()).unwrap_or(u64::MAX), written, gated, unshown })
 }
 
-/// What is to be written, and how many wrong seats have a gate before them.
+#[derive(Default)]
+struct Compared {
+    /// What is to be written.
+    healings: Vec<Healing>,
+    /// How many other wrong seats have a gate before them.
+    gated: u64,
+    /// Holds that Postgres has and Redis shows as a gate, and when it opens.
+    unshown: Vec<ClaimedDeadline>,
+}
+
+/// How the picture differs from what Postgres says.
 fn compare(
     stores: &Stores,
     (sheet, seats): (&EventSheet, &[&Seat]),
     (keys, picture): (Vec<String>, BlockPicture),
     read: &ClaimsRead,
-) -> (Vec<Healing>, u64) {
+) -> Compared {
     let claims: HashMap<SeatId, &Claim> = read.claims.iter().map(|claim| (claim.seat, claim)).collect();
     let mut buckets: HashMap<String, Option<SeatBucket>> = picture.buckets.into_iter().collect();
-    let mut healings = Vec::new();
-    let mut gated = 0;
+    let mut compared = Compared::default();
     for (seat, key) in seats.iter().zip(keys) {
         let shown = buckets.remove(&key).flatten();
         let (wanted, deadline) = wanted_bucket(sheet, claims.get(&seat.id).copied(), read.read_at);
@@ -210,18 +225,23 @@ fn compare(
         if is_right {
             continue;
         }
-        if shown.as_ref().is_some_and(|shown| is_gate(shown, picture.now_ms, stores.timing.gate_ms)) {
-            gated += 1;
+        if let Some(gate) = shown.as_ref().filter(|shown| is_gate(shown, picture.now_ms, stores.timing.gate_ms)) {
+            compared.gated += 1;
+            let owner = gate.reservation_id.as_deref().filter(|_| gate.reservation_id == wanted.reservation_id);
+            let owner = owner.and_then(|id| id.parse::<ReservationId>().ok());
+            compared.unshown.extend(owner.zip(gate.deadline()));
             continue;
         }
-        healings.push(Healing {
+        compared.healings.push(Healing {
             key,
             seen: shown.map(|shown| shown.version.unwrap_or_else(|| "?".to_owned())),
             bucket: wanted,
             vanishes_at_ms: deadline.map(|at| to_ms(at) + stores.timing.bucket_grace_ms),
         });
     }
-    (healings, gated)
+    compared.unshown.sort_unstable();
+    compared.unshown.dedup();
+    compared
 }
 
 /// A gate is shown as held with a deadline only seconds away; it opens by itself.
