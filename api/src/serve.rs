@@ -31,6 +31,7 @@ const SECRET_NAME: &str = "anonymous_buyer_secret";
 pub async fn serve(settings: ApiSettings, stores: Stores, shutdown: CancellationToken) -> Result<(), ServeError> {
     let listener = bind(settings.addr, "HOLDFAST_ADDR").await?;
     let identity = identity(&settings, &stores).await?;
+    follow_clock(&stores, shutdown.clone()).await;
     let fake = if settings.fake_provider { FakeProvider::Allowed } else { FakeProvider::Refused };
     let app = App::new(stores.clone(), Arc::clone(&identity), fake, settings.streams);
     let router = public_router(&settings, app.clone())?;
@@ -54,6 +55,22 @@ pub async fn serve(settings: ApiSettings, stores: Stores, shutdown: Cancellation
     ops.stop().await;
     tracing::info!(connections_cut = cut, "stopped");
     Ok(())
+}
+
+/// Asks Postgres for the time, now and now and then: what callers are told must not depend on this machine's clock.
+async fn follow_clock(stores: &Stores, shutdown: CancellationToken) {
+    const ASK_EVERY: Duration = Duration::from_secs(30);
+    let pg = stores.pg.clone();
+    let _away_for_now = pg.now().await;
+    tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = tokio::time::sleep(ASK_EVERY) => {}
+            }
+            let _away_for_now = pg.now().await;
+        }
+    });
 }
 
 /// Readiness says no first, so that whoever sends requests here sends them elsewhere before the door is shut.

@@ -2,6 +2,7 @@
 
 #![cfg(test)]
 
+mod acceptance;
 mod attacks;
 mod audit;
 mod blocking;

@@ -9,7 +9,7 @@ use domain::flow::{FaultPoint, Faults};
 use domain::seat::SeatStatus;
 use holdfast_tests::audit::{assert_settled, assert_sound};
 use holdfast_tests::provider::{Answer, Ask, ScriptedProvider};
-use holdfast_tests::repair::{finalize, run_jobs, settle};
+use holdfast_tests::repair::{finalize, run_jobs, settle, sweep_deadlines};
 use holdfast_tests::sale::{Sale, SalePlan, pay};
 use holdfast_tests::stores::TestStores;
 use holdfast_tests::wait::until;
@@ -93,6 +93,33 @@ async fn two_warm_ups_at_once_are_one() {
         }
     }
     assert!(done > 0);
+    assert_settled(&test, &ScriptedProvider::default()).await;
+}
+
+/// The process died between commit and showing, and a warm-up has registered the deadline that Postgres has: the seat must
+/// not look available from when the gate opens until then.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hold_that_died_before_it_was_shown_is_shown_though_a_warm_up_came_between() {
+    let test = TestStores::start().await;
+    let sale = Sale::open(&test.stores, SalePlan::default()).await;
+    let mut doomed = test.another_process();
+    let reached = Arc::new(tokio::sync::Notify::new());
+    let notify = Arc::clone(&reached);
+    doomed.faults = Faults::crash_where(move |point| {
+        let crash = point == FaultPoint::HoldCommitted;
+        if crash {
+            notify.notify_one();
+        }
+        crash
+    });
+    tokio::select! {
+        held = sale.hold(&doomed, "u1", &["A-1", "A-2"]) => panic!("{held:?}"),
+        () = reached.notified() => {}
+    }
+    warm_up(&test.stores).await.unwrap();
+    test.advance(test.stores.timing.gate_ms);
+    sweep_deadlines(&test.stores).await;
+    assert_eq!(sale.status(&test.stores, "A-1").await, SeatStatus::Held);
     assert_settled(&test, &ScriptedProvider::default()).await;
 }
 

@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -17,6 +18,9 @@ use tokio::task::JoinHandle;
 pub enum Link {
     /// It passes them on.
     Whole,
+    /// It keeps what is sent for so long before it passes it on; answers come back at once. Each request that a
+    /// connection sends and waits for takes that much longer.
+    Slow(Duration),
     /// It ends every connection, and each new one at once: the server is gone.
     Cut,
     /// It keeps connections open and passes nothing on: the server hangs. What was sent meanwhile arrives afterwards.
@@ -137,14 +141,14 @@ async fn pump(
         match (now, half) {
             (Link::Cut, _) => return,
             // An answer was lost: whatever follows would answer the wrong request.
-            (Link::Whole | Link::Frozen, _) if lost => return,
+            (Link::Whole | Link::Slow(_) | Link::Frozen, _) if lost => return,
             (Link::Frozen, _) => {
                 if state.changed().await.is_err() {
                     return;
                 }
                 continue;
             }
-            (Link::Whole, _) | (Link::Deaf, Half::Requests) => {
+            (Link::Whole | Link::Slow(_), _) | (Link::Deaf, Half::Requests) => {
                 tokio::select! {
                     read = from.read(&mut buffer) => {
                         let Ok(length @ 1..) = read else { return };
@@ -158,7 +162,10 @@ async fn pump(
                                 if state.wait_for(|link| *link != Link::Frozen).await.is_err()
                                     || to.write_all(sent).await.is_err() { return }
                             }
-                            (Link::Whole | Link::Deaf, _) => {
+                            (Link::Whole | Link::Slow(_) | Link::Deaf, _) => {
+                                if let (Link::Slow(by), Half::Requests) = (now, half) {
+                                    tokio::time::sleep(by).await;
+                                }
                                 if to.write_all(sent).await.is_err() { return }
                                 if half == Half::Answers && answers.fetch_sub(1, Ordering::SeqCst) == 1 {
                                     link.send_replace(Link::Deaf);
@@ -184,8 +191,6 @@ async fn pump(
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     /// A server that answers every byte with the next one.
@@ -218,6 +223,10 @@ mod tests {
         assert_eq!(ask(&mut stream, 3).await, None);
         proxy.set(Link::Whole);
         assert_eq!(stream.read_u8().await.unwrap(), 4, "what was sent meanwhile arrives afterwards");
+        proxy.set(Link::Slow(Duration::from_millis(60)));
+        let asked = std::time::Instant::now();
+        assert_eq!(ask(&mut stream, 13).await, Some(14));
+        assert!(asked.elapsed() >= Duration::from_millis(60), "{:?}", asked.elapsed());
         proxy.set(Link::Deaf);
         assert_eq!(ask(&mut stream, 5).await, None);
         proxy.set(Link::Whole);

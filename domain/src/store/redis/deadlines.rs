@@ -92,6 +92,29 @@ impl Redis {
         self.call(async |redis| write.query_async(redis).await).await
     }
 
+    /// Moves deadlines that are registered. Returns those that are not: they are over and forgotten, or Redis was lost, and
+    /// only Postgres knows which. The caller must then forget them or register them.
+    ///
+    /// # Errors
+    /// [`RedisUnavailable`].
+    pub async fn move_deadlines(&self, deadlines: &[ClaimedDeadline]) -> Result<Vec<ReservationId>, RedisUnavailable> {
+        if deadlines.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (index, offset) = (self.keys().deadlines(), self.clock().offset_ms());
+        let mut moving = pipe();
+        for (reservation, deadline_ms) in deadlines {
+            let (id, key) = (reservation.to_string(), self.keys().expired(*reservation));
+            // The key first: where this breaks off in between, the entry still comes due early and all is looked at again.
+            moving.cmd("SET").arg(key).arg("PENDING").arg("PXAT").arg((deadline_ms - offset).max(1)).ignore();
+            moving.cmd("ZADD").arg(&index).arg("XX").arg(*deadline_ms).arg(&id).ignore();
+            moving.cmd("ZSCORE").arg(&index).arg(id);
+        }
+        let scores: Vec<Option<f64>> = self.call(async |redis| moving.query_async(redis).await).await?;
+        let missing = deadlines.iter().zip(scores).filter(|(_, score)| score.is_none());
+        Ok(missing.map(|((reservation, _), _)| *reservation).collect())
+    }
+
     /// Asks the sweep to look at a reservation, or an event's jobs, soon, whatever becomes of this process: said before
     /// a change commits.
     ///
@@ -184,7 +207,7 @@ impl Redis {
     /// [`RedisUnavailable`].
     pub async fn count_deadlines(&self, late_ms: i64) -> Result<(u64, u64), RedisUnavailable> {
         let index = self.keys().deadlines();
-        let now = crate::time::to_ms(self.clock().process_now());
+        let now = self.now_ms().await?;
         let mut read = pipe();
         read.cmd("ZCARD").arg(&index).cmd("ZCOUNT").arg(&index).arg("-inf").arg(now - late_ms);
         self.call(async |redis| read.query_async(redis).await).await
