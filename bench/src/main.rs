@@ -1,5 +1,6 @@
 //! Measures Holdfast over HTTP, on private Postgres (fsync on) and Redis (AOF) of its own. It asserts nothing: it prints
-//! figures, and beside them what the machine gives for a bare Postgres commit in the same run.
+//! figures, and beside them what the machine gives for a bare Postgres commit, or what a bare Redis announces, in the
+//! same run. That Redis is what Postgres is after a warm-up or a loss is no figure: where it is not, the run fails.
 //!
 //! Closed loop: each client sends its next request when the last is answered. Everything shares the machine's cores.
 
@@ -29,7 +30,12 @@ use workload::Figures;
     name = "bench",
     after_help = "Examples:\n  cargo run --release -p bench -- hold\n  \
                                         cargo run --release -p bench -- read-block --seats 2000\n  \
-                                        cargo run --release -p bench -- scale --seconds 5"
+                                        cargo run --release -p bench -- scale --seconds 5\n  \
+                                        cargo run --release -p bench -- expiry --scenario second --json\n  \
+                                        cargo run --release -p bench -- warm-up --reservations 1000000\n  \
+                                        cargo run --release -p bench -- flush\n\n\
+                  Needs installed Postgres, Redis, psql and (for hold) pgbench, and a machine that does nothing else: \
+                  compilers beside it double every figure. The load average is printed with each."
 )]
 struct Cli {
     #[command(subcommand)]
