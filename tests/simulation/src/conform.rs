@@ -37,6 +37,48 @@ const PLAN: Plan = Plan {
 /// Operations of one history.
 const OPERATIONS: usize = 24;
 
+/// Where a history begins: with nothing, or with what chance alone rarely comes to.
+const OPENINGS: [&[(Act, &[Answer])]; 4] =
+    [&[], COMMITTED_PAST_ITS_DEADLINE, CHARGED_TOO_LATE, CHARGED_TOO_LATE_IN_PART];
+/// The seats are committed, the provider does not answer, the deadline passes.
+const COMMITTED_PAST_ITS_DEADLINE: &[(Act, &[Answer])] = &[
+    (Act::Hold(0, 0b01), &[]),
+    (Act::Pay(0), &[]),
+    (Act::Deliver(0), &[Answer::Obey, Answer::Fail]),
+    (Act::Tick, &[]),
+    (Act::Tick, &[]),
+    (Act::Tick, &[]),
+    (Act::Tick, &[]),
+    (Act::Late(0), &[]),
+];
+/// The buyer pays when somebody else has the seat; the answer to the refund is lost.
+const CHARGED_TOO_LATE: &[(Act, &[Answer])] = &[
+    (Act::Hold(0, 0b01), &[]),
+    (Act::Pay(0), &[]),
+    (Act::Deliver(0), &[Answer::Pend]),
+    (Act::Tick, &[]),
+    (Act::Tick, &[]),
+    (Act::Tick, &[]),
+    (Act::Tick, &[]),
+    (Act::Hold(1, 0b01), &[]),
+    (Act::BuyerActs(0, true), &[]),
+    (Act::Deliver(0), &[Answer::Obey, Answer::Lose]),
+    (Act::Deliver(0), &[]),
+];
+/// The buyer pays when somebody else has one of two seats.
+const CHARGED_TOO_LATE_IN_PART: &[(Act, &[Answer])] = &[
+    (Act::Hold(0, 0b11), &[]),
+    (Act::Pay(0), &[]),
+    (Act::Deliver(0), &[Answer::Pend]),
+    (Act::Tick, &[]),
+    (Act::Tick, &[]),
+    (Act::Tick, &[]),
+    (Act::Tick, &[]),
+    (Act::Hold(1, 0b10), &[]),
+    (Act::BuyerActs(0, true), &[]),
+    (Act::Deliver(0), &[]),
+];
+
 /// An operation as it ran in the model.
 struct Ran {
     act: Act,
@@ -70,12 +112,14 @@ async fn one_history(installation: &Installation, random: &mut Random, log: &mut
     let mut world = World::new(&PLAN);
     let mut event = Event::open(installation, &PLAN).await;
     let mut operations = 0;
-    for _ in 0..OPERATIONS {
-        let act = choose(&world, &PLAN, random);
+    let opening = OPENINGS[random.below(OPENINGS.len())];
+    for at in 0..opening.len() + OPERATIONS {
+        let opens = opening.get(at);
+        let act = opens.map_or_else(|| choose(&world, &PLAN, random), |(act, _)| *act);
         if !is_modelled(&world, act) || !world.apply(&PLAN, act) {
             continue;
         }
-        let ran = run_in_model(&mut world, act, random);
+        let ran = run_in_model(&mut world, act, (random, opens.map(|(_, answers)| *answers)));
         let _infallible =
             writeln!(log, "  {:2} {} {:?} {:?} -> {:?}", operations + 1, ran.act, ran.asked, ran.died_at, ran.outcome);
         operations += 1;
@@ -104,8 +148,8 @@ fn is_modelled(world: &World, act: Act) -> bool {
 }
 
 /// Runs a whole operation, or what it does until it dies.
-fn run_in_model(world: &mut World, act: Act, random: &mut Random) -> Ran {
-    let dies_at = (random.below(4) == 0).then(|| DEATHS[random.below(DEATHS.len())]);
+fn run_in_model(world: &mut World, act: Act, (random, forced): (&mut Random, Option<&[Answer]>)) -> Ran {
+    let dies_at = (forced.is_none() && random.below(4) == 0).then(|| DEATHS[random.below(DEATHS.len())]);
     let mut ran = Ran { act, asked: Vec::new(), died_at: None, outcome: Outcome::Done };
     let mut before = None;
     world.told = Last(None);
@@ -119,7 +163,9 @@ fn run_in_model(world: &mut World, act: Act, random: &mut Random) -> Ran {
         before = Some(process.next);
         let ask = process.asks();
         let choices = answers(ask);
-        let answer = if random.below(3) > 0 { choices[0] } else { choices[random.below(choices.len())] };
+        let forced = forced.map(|answers| answers.get(ran.asked.len()).copied().unwrap_or(Answer::Obey));
+        let by_chance = if random.below(3) > 0 { choices[0] } else { choices[random.below(choices.len())] };
+        let answer = forced.unwrap_or(by_chance);
         ran.asked.extend(ask.map(|ask| (ask, answer)));
         world.apply(&PLAN, Act::Step(0, answer));
     }

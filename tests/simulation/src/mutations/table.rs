@@ -38,7 +38,7 @@ pub const MUTATIONS: &[Mutation] = &[
         name: "takeover-by-the-wrong-clock",
         file: HOLDS,
         find: "coalesce(c.state = 'held' AND c.expires_at <= hf_now($3), false)",
-        replace: "coalesce(c.state = 'held' AND c.expires_at <= hf_now($3 * 0), false)",
+        replace: "coalesce(c.state = 'held' AND c.expires_at <= hf_now($3::bigint * 0), false)",
         invariant: "I3",
         why: "whether a claim is dead is told by another clock than its deadline was",
         catcher: Conform,
