@@ -2,6 +2,8 @@
 //! one module per subcommand.
 
 pub mod api;
+pub mod audit;
+pub mod chaos;
 pub mod dev;
 pub mod events;
 pub mod import;

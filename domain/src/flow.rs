@@ -3,6 +3,7 @@
 //!
 //! HTTP handlers and jobs only translate: both go through here.
 
+pub mod audit;
 pub mod block_seats;
 pub mod event_book;
 pub mod expire_reservations;

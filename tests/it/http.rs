@@ -4,6 +4,7 @@ mod callers;
 mod commands;
 mod form;
 mod operators;
+mod stream;
 mod trouble;
 
 use domain::flow::Stores;

@@ -152,8 +152,13 @@ async fn from_a_venues_file_to_a_sold_seat_and_to_a_free_one() {
     .await;
     settles_within(&shop.test, SETTLED).await;
     assert!(worker.stop(), "the worker ends in good order");
+    let watched = reqwest::get(format!("{}/v1/events/{event}/stream", api.url)).await.expect("the stream opens");
+    let watching = tokio::spawn(watched.text());
     let mut api = api;
     assert!(api.process.stop(), "the API ends in good order");
+    let told = watching.await.unwrap().expect("a viewer is told the end, and not cut off");
+    let last = told.trim_end().lines().last().unwrap_or_default();
+    assert!(told.contains("event: snapshot") && last.starts_with("retry: "), "{told}");
 }
 
 /// The worker dies while the provider thinks; another one finishes the payment, and the money is taken once (A-J1, A-J9).

@@ -3,6 +3,7 @@
 #![cfg(test)]
 
 mod attacks;
+mod audit;
 mod blocking;
 mod board;
 mod crashes;

@@ -19,6 +19,8 @@ use super::process::{SupervisedProcess, end_orphan, log_tail, log_to, wait_until
 
 const SUBFOLDER: &str = "redis";
 const PID_FILE: &str = "redis.pid";
+/// Where a durable Redis 7 keeps its append-only files.
+const KEPT: &str = "appendonlydir";
 
 /// Reading a long append-only file takes a while; a healthy start takes 20 ms.
 const READY_LIMIT: Duration = Duration::from_secs(60);
@@ -133,6 +135,37 @@ impl RedisServer {
         self.stop()?;
         self.process = spawn(&self.folder, &self.binary, &self.place, &self.config, self.port)?;
         Ok(())
+    }
+
+    /// Takes away what a server that does not run has kept: the next start is empty.
+    pub fn forget(&mut self) -> Result<(), StartServiceError> {
+        self.stop()?;
+        let kept = self.place.join(KEPT);
+        match fs::remove_dir_all(&kept) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                Err(StartServiceError::io("cannot remove", &kept)(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Cuts so many bytes off the end of what a server that does not run has kept: the next start finds an older state,
+    /// as after a crash of the machine or a failover.
+    pub fn forget_latest(&mut self, bytes: u64) -> Result<(), StartServiceError> {
+        self.stop()?;
+        let kept = self.place.join(KEPT);
+        let shortened = (|| {
+            for entry in fs::read_dir(&kept)? {
+                let path = entry?.path();
+                // The base file must stay whole; only what was appended to it may end early.
+                if path.to_string_lossy().ends_with(".incr.aof") {
+                    let file = fs::OpenOptions::new().write(true).open(&path)?;
+                    file.set_len(file.metadata()?.len().saturating_sub(bytes))?;
+                }
+            }
+            Ok(())
+        })();
+        shortened.map_err(StartServiceError::io("cannot shorten what is in", &kept))
     }
 
     /// Stops the server; in [`Mode::Durable`] its last writes are on disk then.

@@ -35,7 +35,7 @@ pub struct Gateways {
 }
 
 impl Gateways {
-    fn of(&self, provider: Provider) -> &dyn PaymentGateway {
+    pub(super) fn of(&self, provider: Provider) -> &dyn PaymentGateway {
         match provider {
             Provider::Fake => &*self.fake,
         }

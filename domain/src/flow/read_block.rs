@@ -136,7 +136,13 @@ pub async fn rebuild_block(stores: &Stores, sheet: &EventSheet, block: &Block) -
     let seats: Vec<&Seat> = sheet.map.seats_of(block).iter().collect();
     let keys = seat_keys(stores, &key, &seats);
     stores.redis.create_seat_list(&key, &keys, &new_uuid().to_string()).await?;
-    let Some(picture) = stores.redis.read_block(&key).await? else { return Ok(0) };
+    let Some(mut picture) = stores.redis.read_block(&key).await? else { return Ok(0) };
+    // A list with a key too few, too many or out of place would send every reader to Postgres, for ever.
+    let is_listed = picture.buckets.iter().map(|(key, _)| key).eq(&keys);
+    if !is_listed || stores.redis.list_facts(&key).await?.1 >= 0 {
+        stores.redis.replace_seat_list(&key, &keys, &new_uuid().to_string()).await?;
+        picture = stores.redis.read_seats(&key, keys.clone()).await?;
+    }
     Ok(heal_seats(stores, (sheet, &key), (&seats, keys), picture).await?.written)
 }
 
@@ -206,6 +212,7 @@ fn compare(
         let is_right = shown.as_ref().is_some_and(|shown| {
             shown.status == wanted.status
                 && shown.match_id == wanted.match_id
+                && shown.user_id == wanted.user_id
                 && shown.reservation_id == wanted.reservation_id
                 && shown.deadline_ms == wanted.deadline_ms
         });

@@ -6,6 +6,7 @@
 //! third transaction expired one of the dead in between), and the batch is tried again.
 
 pub mod api_keys;
+pub mod audit;
 pub mod claims;
 pub mod events;
 pub mod fake_ledger;

@@ -1,5 +1,6 @@
 //! Redis: the gate, the timer and the picture. It may be lost at any moment; nothing here decides who owns a seat.
 
+pub mod audit;
 pub mod buckets;
 pub mod changes;
 pub mod deadlines;

@@ -75,6 +75,8 @@ pub(crate) struct World<'a> {
     runs: u32,
     waited_ms: i64,
     unplugged: [bool; PROCESSES],
+    /// Processes that have taken the place of a dead one, and have not done yet what they do when they start.
+    pub(crate) started: [bool; PROCESSES],
 }
 
 /// Runs one history.
@@ -158,6 +160,7 @@ impl<'a> World<'a> {
             runs: 0,
             waited_ms: 0,
             unplugged: [false; PROCESSES],
+            started: [false; PROCESSES],
         })
     }
 
@@ -396,6 +399,7 @@ impl<'a> World<'a> {
             self.oracle.lost(&before, now);
         }
         self.lane.processes[process].forget();
+        self.started[process] = true;
     }
 
     async fn told(&mut self, done: &Stopped, told: Told) -> Judged {

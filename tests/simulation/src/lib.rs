@@ -8,6 +8,7 @@
 //! - [`proxy`]: a network that breaks.
 
 pub mod audit;
+pub mod chaos;
 pub mod history;
 pub mod lane;
 pub mod op;
