@@ -4,8 +4,16 @@
 //! Closed loop: each client sends its next request when the last is answered. Everything shares the machine's cores.
 
 mod client;
+mod compare;
+mod ear;
 mod engine;
+mod expiry;
+mod flush;
+mod load;
 mod mirror;
+mod seed;
+mod table;
+mod warm_up;
 mod workload;
 
 use std::time::Duration;
@@ -36,6 +44,12 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// How late expiry is: for the next buyer, on the block's channel, in Postgres; beside Redis's own announcement
+    Expiry(expiry::ExpiryArgs),
+    /// Warm-up of a million reservations: time, memory, under load, killed in the middle
+    WarmUp(warm_up::WarmUpArgs),
+    /// Redis flushed under load on the demo stadium: until it is right again, and what buyers see meanwhile
+    Flush(flush::FlushArgs),
     /// Durable holds of one seat each, by as many clients, beside pgbench's single-row commits
     Hold {
         /// Seats of the venue
@@ -72,12 +86,22 @@ fn main() -> Result<()> {
 
 async fn run(cli: &Cli) -> Result<()> {
     let span = Duration::from_secs(cli.seconds);
-    if let Command::Mirror { seats } = cli.command {
-        return mirror::run(seats, span).await;
+    match &cli.command {
+        Command::Mirror { seats } => mirror::run(*seats, span).await,
+        Command::Expiry(args) => expiry::run(args).await,
+        Command::WarmUp(args) => warm_up::run(*args).await,
+        Command::Flush(args) => flush::run(*args).await,
+        Command::Hold { .. } | Command::ReadBlock { .. } | Command::Scale | Command::Memory { .. } => {
+            rates(cli, span).await
+        }
     }
+}
+
+/// What needs one engine that nobody disturbs.
+async fn rates(cli: &Cli, span: Duration) -> Result<()> {
     let mut engine = Engine::start().await?;
     match cli.command {
-        Command::Mirror { .. } => {}
+        Command::Mirror { .. } | Command::Expiry(_) | Command::WarmUp(_) | Command::Flush(_) => {}
         Command::Hold { seats } => {
             let event = engine.open_event(seats, 500).await?;
             let floor = engine.pgbench(cli.clients, cli.seconds)?;

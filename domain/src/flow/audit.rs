@@ -115,7 +115,7 @@ pub async fn audit(
         redis: RedisState::Filled,
         has_live: false,
     };
-    audit.look_at_redis().await;
+    audit.look_at_redis().await?;
     audit.events().await?;
     audit.installation().await?;
     audit.settle(None).await?;
@@ -129,7 +129,7 @@ pub async fn audit(
 enum RedisState {
     /// Everything.
     Filled,
-    /// A warm-up is filling it: differences are drift.
+    /// Everything, once the warm-up that is under way has looked at it.
     WarmingUp,
     /// It was lost, and nobody has filled it yet: there is nothing to compare.
     Lost,
@@ -151,20 +151,39 @@ struct Audit<'a> {
 }
 
 impl Audit<'_> {
-    async fn look_at_redis(&mut self) {
-        let looked = async {
-            let epoch = self.stores.redis.epoch().await?;
-            let warming_up = self.stores.redis.is_warming_up().await?;
-            Ok::<_, RedisUnavailable>(match (epoch, warming_up) {
-                (_, true) => RedisState::WarmingUp,
-                (Some(_), false) => RedisState::Filled,
-                (None, false) => RedisState::Lost,
-            })
-        };
-        match looked.await {
-            Ok(state) => self.redis = state,
-            Err(error) => self.skip(&Gap::Redis(error)),
+    /// A Redis that was lost a moment ago is filled a moment later: that is waited for.
+    async fn look_at_redis(&mut self) -> Result<(), AuditError> {
+        const LOOK_EVERY: Duration = Duration::from_millis(200);
+        let began = std::time::Instant::now();
+        let is_needed = !self.stores.pg.events_in_redis().await?.is_empty();
+        loop {
+            match self.read_redis_state().await {
+                Ok(state) => self.redis = state,
+                Err(error) => self.skip(&Gap::Redis(error)),
+            }
+            if self.redis != RedisState::Lost || !is_needed || began.elapsed() >= self.plan.patience {
+                return Ok(());
+            }
+            tokio::time::sleep(LOOK_EVERY.min(self.plan.patience)).await;
         }
+    }
+
+    async fn read_redis_state(&self) -> Result<RedisState, RedisUnavailable> {
+        let epoch = self.stores.redis.epoch().await?;
+        let is_warming_up = self.stores.redis.is_warming_up().await?;
+        Ok(match (epoch, is_warming_up) {
+            (None, _) => RedisState::Lost,
+            (Some(_), true) => RedisState::WarmingUp,
+            (Some(_), false) => RedisState::Filled,
+        })
+    }
+
+    /// What is under way may have begun, or ended, since the last look.
+    async fn look_at_redis_again(&mut self) -> Result<(), Gap> {
+        if self.compares_redis() {
+            self.redis = self.read_redis_state().await?;
+        }
+        Ok(())
     }
 
     /// Notes what could not be looked at.
@@ -261,14 +280,21 @@ impl Audit<'_> {
     }
 
     fn say_if_lost(&mut self) {
-        let detail = match self.redis {
-            RedisState::Lost if self.has_live => {
-                "this Redis has no epoch: it was lost, and no warm-up has filled it yet"
-            }
-            RedisState::WarmingUp if self.has_live => "a warm-up is filling this Redis",
-            RedisState::Lost | RedisState::WarmingUp | RedisState::Filled | RedisState::Away => return,
-        };
-        let finding = Finding::new(FindingCode::RedisLost, Place::default(), detail).repair(Repair::WarmUp);
-        self.report.add(finding);
+        if self.redis == RedisState::Lost && self.has_live {
+            let detail = "this Redis has no epoch: it was lost, and no warm-up has filled it since";
+            let finding = Finding::new(FindingCode::RedisLost, Place::default(), detail).repair(Repair::WarmUp);
+            self.report.add(finding);
+        }
+    }
+}
+
+impl RedisState {
+    /// Why a difference will go by itself, if this is why.
+    fn explanation(self) -> Option<&'static str> {
+        match self {
+            Self::WarmingUp => Some("a warm-up is under way"),
+            Self::Lost => Some("this Redis was lost, and a warm-up will fill it"),
+            Self::Filled | Self::Away => None,
+        }
     }
 }

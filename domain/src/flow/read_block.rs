@@ -126,6 +126,9 @@ pub(crate) async fn heal_block(stores: &Stores, sheet: &EventSheet, key: &BlockK
     }
 }
 
+/// How often a block is looked at whose seats change under the rebuilding.
+const REBUILDS_MAX: usize = 8;
+
 /// Makes a block's list and buckets in Redis what Postgres says. Returns how many buckets were written. Safe beside
 /// holds, expiries and another rebuild.
 ///
@@ -143,7 +146,18 @@ pub async fn rebuild_block(stores: &Stores, sheet: &EventSheet, block: &Block) -
         stores.redis.replace_seat_list(&key, &keys, &new_uuid().to_string()).await?;
         picture = stores.redis.read_seats(&key, keys.clone()).await?;
     }
-    Ok(heal_seats(stores, (sheet, &key), (&seats, keys), picture).await?.written)
+    let mut healed = heal_seats(stores, (sheet, &key), (&seats, keys.clone()), picture).await?;
+    let mut written = healed.written;
+    // What changes between the reading and the writing is looked at again: nobody else may ever come to it.
+    for _ in 1..REBUILDS_MAX {
+        if healed.written == healed.wrong {
+            break;
+        }
+        let picture = stores.redis.read_seats(&key, keys.clone()).await?;
+        healed = heal_seats(stores, (sheet, &key), (&seats, keys.clone()), picture).await?;
+        written += healed.written;
+    }
+    Ok(written)
 }
 
 /// Makes some seats of a block show what Postgres says, whatever they showed. False where a seat could not be written
@@ -219,8 +233,12 @@ fn compare(
         if is_right {
             continue;
         }
-        let is_gated = shown.as_ref().is_some_and(|shown| is_gate(shown, picture.now_ms, stores.timing.gate_ms));
-        if is_gated && wanted.status == SeatStatus::Available.as_str() {
+        // A seat that is somebody else's for sure has no gate: the hold behind it will be refused.
+        let may_commit = |shown: &SeatBucket| {
+            wanted.status == SeatStatus::Available.as_str() || wanted.reservation_id == shown.reservation_id
+        };
+        let waits = |shown: &SeatBucket| is_gate(shown, picture.now_ms, stores.timing.gate_ms) && may_commit(shown);
+        if shown.as_ref().is_some_and(waits) {
             gated += 1;
             continue;
         }

@@ -6,6 +6,7 @@ pub mod changes;
 pub mod deadlines;
 pub mod expiries;
 pub mod keys;
+pub mod releases;
 pub mod server;
 
 use std::sync::Arc;

@@ -9,8 +9,11 @@
 
 pub mod audit;
 pub mod chaos;
+pub mod conform;
 pub mod history;
 pub mod lane;
+pub mod model;
+pub mod mutations;
 pub mod op;
 pub mod oracle;
 pub mod provider;

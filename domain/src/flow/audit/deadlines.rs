@@ -9,7 +9,7 @@ use crate::time::{from_ms, rfc3339_ms, to_ms};
 
 use super::doubt::{About, Difference};
 use super::finding::{Finding, FindingCode, Place, Repair};
-use super::{Audit, Gap, RedisState};
+use super::{Audit, Gap};
 
 /// What is overdue for longer than this is not being tidied up: a lease or two.
 const OVERDUE_MS: i64 = 10_000;
@@ -133,9 +133,9 @@ impl Audit<'_> {
     }
 
     fn unless_warming_up(&self, about: About, sides: String, finding: Finding) -> Difference {
-        let finding = match self.redis {
-            RedisState::WarmingUp => finding.explained("a warm-up is under way"),
-            RedisState::Filled | RedisState::Lost | RedisState::Away => finding,
+        let finding = match self.redis.explanation() {
+            Some(by) => finding.explained(by),
+            None => finding,
         };
         Difference { about, sides, finding }
     }

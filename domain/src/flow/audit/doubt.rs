@@ -127,6 +127,7 @@ impl Audit<'_> {
     }
 
     async fn look_again(&mut self) -> Result<Vec<Difference>, Gap> {
+        self.look_at_redis_again().await?;
         let mut seats: BTreeMap<(EventId, Label), Vec<SeatPlace>> = BTreeMap::new();
         let (mut lists, mut deadlines, mut members) = (Vec::new(), Vec::new(), Vec::new());
         let (mut rows, mut jobs) = (Vec::new(), Vec::new());

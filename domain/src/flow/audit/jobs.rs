@@ -125,12 +125,10 @@ impl Audit<'_> {
         let Ok((now_ms, registered)) = self.stores.redis.registered_deadlines(&[marked]).await else { return finding };
         let soon_ms = now_ms + self.stores.timing.gate_ms;
         let is_due = registered.iter().any(|entry| entry.score_ms.is_some_and(|score| score <= soon_ms));
-        match self.redis {
-            super::RedisState::WarmingUp | super::RedisState::Lost => finding.explained("the warm-up will push it"),
-            super::RedisState::Filled | super::RedisState::Away if is_due => {
-                finding.explained("the sweep will push it")
-            }
-            super::RedisState::Filled | super::RedisState::Away => finding,
+        match self.redis.explanation() {
+            Some(by) => finding.explained(by),
+            None if is_due => finding.explained("the sweep will push it"),
+            None => finding,
         }
     }
 

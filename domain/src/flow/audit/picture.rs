@@ -15,7 +15,7 @@ use crate::time::{Instant, from_ms, to_ms};
 
 use super::doubt::{About, Difference};
 use super::finding::{Finding, FindingCode, Place, Repair};
-use super::{Audit, Gap, RedisState};
+use super::{Audit, Gap};
 
 /// A seat of an event, and how its key names it.
 #[derive(Debug, Clone)]
@@ -137,9 +137,9 @@ impl Audit<'_> {
                 .found("postgres", format!("{} seats", seats.len()))
                 .found("redis", if entries == 0 { "no list".to_owned() } else { wrong.clone() })
                 .repair(Repair::RebuildBlock(event, block.block.clone()));
-        let finding = match self.redis {
-            RedisState::WarmingUp => finding.explained("a warm-up is under way"),
-            RedisState::Filled | RedisState::Lost | RedisState::Away => finding,
+        let finding = match self.redis.explanation() {
+            Some(by) => finding.explained(by),
+            None => finding,
         };
         // A lifetime that runs down is the same difference.
         let sides = if lifetime_ms >= 0 { "it vanishes".to_owned() } else { wrong };
@@ -185,11 +185,11 @@ impl Audit<'_> {
         let is_opening = !self.stores.pg.audit_open_rows(&[OutboxId(event.0)]).await?.is_empty();
         for difference in differences {
             let is_due = difference.finding.place.reservation.is_some_and(|owner| due.contains(&owner));
-            let by = match self.redis {
-                RedisState::WarmingUp => "a warm-up is under way",
-                _ if is_opening => "the event's job writes all its blocks again",
-                _ if is_due => "the sweep will look at its reservation",
-                RedisState::Filled | RedisState::Lost | RedisState::Away => continue,
+            let by = match self.redis.explanation() {
+                Some(by) => by,
+                None if is_opening => "the event's job writes all its blocks again",
+                None if is_due => "the sweep will look at its reservation",
+                None => continue,
             };
             difference.finding = difference.finding.clone().explained(by);
         }

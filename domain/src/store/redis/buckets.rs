@@ -128,7 +128,7 @@ impl SeatBucket {
     }
 
     /// The JSON without its closing brace: the scripts add the version.
-    fn open_json(&self) -> String {
+    pub(super) fn open_json(&self) -> String {
         let mut json = serde_json::to_string(self).unwrap_or_default();
         json.pop();
         json
