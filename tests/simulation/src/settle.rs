@@ -9,7 +9,8 @@ use domain::event::EventStatus;
 use redis::AsyncCommands as _;
 
 use crate::audit::{audit_redis, audit_settled};
-use crate::history::{World, waiting_jobs};
+use crate::history::World;
+use crate::jobs::waiting_jobs;
 use crate::lane::{PROCESSES, SimulationError};
 use crate::op::Op;
 use crate::oracle::{Violation, check_rows};

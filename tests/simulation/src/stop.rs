@@ -12,7 +12,7 @@ use domain::flow::{FaultPoint, Faults};
 use redis::aio::MultiplexedConnection;
 use tokio::sync::Notify;
 
-use crate::lane::{Copy, Lane, fail_over, lose_keys};
+use crate::lane::{Lane, OldCopy, fail_over, lose_keys};
 use crate::op::Told;
 use crate::proxy::{Link, Proxy};
 
@@ -157,7 +157,7 @@ struct Breaker {
     watch: Arc<Watch>,
     admin: MultiplexedConnection,
     prefix: String,
-    copy: Arc<Copy>,
+    copy: Arc<OldCopy>,
     pg: Arc<Proxy>,
     redis: Arc<Proxy>,
 }

@@ -52,7 +52,7 @@ impl Shape {
         let skews = [0, 0, 0, 0, 150_000, -150_000, 1_000, -1_000];
         Self {
             venue: rng.below(VENUES.len()),
-            steps: 20 + rng.next() % 61,
+            steps: 20 + rng.bits() % 61,
             is_troubled: rng.chance(75),
             skew_ms: rng.pick(&skews).unwrap_or(0),
             ttl_ms: rng.between(2_000, 60_000),
@@ -171,7 +171,7 @@ fn other_step(rng: &mut Rng, scene: &Scene<'_>, number: usize) -> Step {
 }
 
 fn key(rng: &mut Rng) -> Option<usize> {
-    if rng.chance(40) { Some(usize::try_from(rng.next() % 1_000_000).unwrap_or(0)) } else { None }
+    if rng.chance(40) { Some(usize::try_from(rng.bits() % 1_000_000).unwrap_or(0)) } else { None }
 }
 
 fn hold(rng: &mut Rng, scene: &Scene<'_>) -> Option<Op> {
