@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::middleware::from_fn_with_state;
 use domain::flow::Stores;
-use domain::flow::warm_up::repair_missed;
+use domain::flow::warm_up::{repair_missed, warm_up_at_start};
 use domain::runtime::clock::random_secret;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -36,6 +36,7 @@ pub async fn serve(settings: ApiSettings, stores: Stores, shutdown: Cancellation
     let app = App::new(stores.clone(), Arc::clone(&identity), fake, settings.streams);
     let router = public_router(&settings, app.clone())?;
     let ops = ops::start(settings.ops.clone(), stores.clone(), identity).await?;
+    tokio::spawn(warm_up_at_start(stores.clone(), "api".to_owned(), shutdown.clone()));
     tokio::spawn(repair_missed(stores, shutdown.clone()));
     tracing::info!(addr = %settings.addr, ops_addr = %settings.ops.addr, "serving");
 

@@ -379,3 +379,32 @@ async fn an_api_killed_under_load_leaves_nothing_half_done() {
     assert_eq!(shop.test.count("SELECT count(*) FROM reservations").await, 50);
     settles_within(&shop.test, SETTLED).await;
 }
+
+/// What a process could not show in Redis, only that process knew: whoever starts after it has all of it shown.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_dead_process_could_not_show_is_shown_when_another_starts() {
+    let test = TestStores::start().await;
+    let sale = Sale::open(&test.stores, SalePlan::default().ttl_ms(600_000)).await;
+    let _worker = a_worker(&test);
+    let mut redis = test.redis().await;
+    let queue = test.settings.redis_prefix.replace(':', "-");
+    until("the worker's own warm-ups to be done", async || {
+        let jobs: u64 = redis::cmd("HLEN").arg(format!("{queue}warm-up:data")).query_async(&mut redis).await.ok()?;
+        let done: u64 =
+            redis::cmd("ZCARD").arg(format!("{queue}warm-up:done_ms")).query_async(&mut redis).await.ok()?;
+        (jobs > 0 && jobs == done && test.stores.redis.epoch().await.ok()?.is_some()).then_some(())
+    })
+    .await;
+    let doomed = test.a_process_without_redis();
+    let held = sale.hold(&doomed, "anna", &["A-1"]).await.unwrap();
+    drop(doomed);
+    let mut is_shown = async || {
+        let mut read = redis::cmd("ZSCORE");
+        read.arg(test.deadlines_key()).arg(held.id.to_string());
+        read.query_async::<Option<f64>>(&mut redis).await.unwrap().map(|_| ())
+    };
+    assert_eq!(is_shown().await, None, "nobody knows of it");
+    let _api = an_api(&test).await;
+    until("the hold to be shown", is_shown).await;
+    settles_within(&test, SETTLED).await;
+}

@@ -172,10 +172,10 @@ impl Told {
     }
 
     fn snapshot(&self, form: Form, name: EventName) -> Bytes {
-        let blocks = self.frames.iter().zip(self.history.blocks());
+        let mut blocks = self.frames.iter().zip(self.history.blocks());
         let data = match form {
             // A topic of the JSON form has one block.
-            Form::Json => blocks.last().map_or_else(Vec::new, |(frame, picture)| {
+            Form::Json => blocks.next().map_or_else(Vec::new, |(frame, picture)| {
                 let counts = frame.count(&picture.statuses);
                 frame.encode(picture.version, &picture.statuses, &counts).1.to_vec()
             }),

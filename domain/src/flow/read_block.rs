@@ -233,8 +233,12 @@ fn compare(
         if is_right {
             continue;
         }
-        let is_gated = shown.as_ref().is_some_and(|shown| is_gate(shown, picture.now_ms, stores.timing.gate_ms));
-        if is_gated && wanted.status == SeatStatus::Available.as_str() {
+        // A seat that is somebody else's for sure has no gate: the hold behind it will be refused.
+        let may_commit = |shown: &SeatBucket| {
+            wanted.status == SeatStatus::Available.as_str() || wanted.reservation_id == shown.reservation_id
+        };
+        let waits = |shown: &SeatBucket| is_gate(shown, picture.now_ms, stores.timing.gate_ms) && may_commit(shown);
+        if shown.as_ref().is_some_and(waits) {
             gated += 1;
             continue;
         }

@@ -109,6 +109,20 @@ pub async fn request_warm_up(stores: &Stores, why: &str) -> Result<(), QueueErro
     Ok(())
 }
 
+/// Asks for a warm-up when a process starts: whoever died may have made changes that it could not show in Redis, and
+/// with it went the knowledge of that. Asks again until Redis is there. Processes that start with the same `name` share
+/// the warm-up that waits.
+pub async fn warm_up_at_start(stores: Stores, name: String, shutdown: CancellationToken) {
+    const ASK_AGAIN: Duration = Duration::from_secs(1);
+    while let Err(error) = request_warm_up(&stores, &format!("start-{name}")).await {
+        tracing::warn!(error = &error as &dyn std::error::Error, "the warm-up at start waits for Redis");
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = tokio::time::sleep(ASK_AGAIN) => {}
+        }
+    }
+}
+
 /// Asks for a warm-up whenever this process has made changes that it could not show in Redis, once Redis is back. Runs
 /// until `shutdown`.
 pub async fn repair_missed(stores: Stores, shutdown: CancellationToken) {

@@ -30,7 +30,7 @@ async fn a_buyer(stores: Stores, sale: Sale, number: usize, (stop, held): (Arc<A
         let Ok(hold) = sale.hold(&stores, &buyer, &[&first, &second]).await else { continue };
         held.fetch_add(1, Ordering::Relaxed);
         match turn % 4 {
-            0 if turn % 3 == 0 => {
+            0 if turn.is_multiple_of(3) => {
                 let _paid = pay(&stores, hold.id, "tok_ok").await;
             }
             1 => {

@@ -60,7 +60,7 @@ pub enum SimulationError {
 }
 
 /// Keys, when they expire, and what they held.
-pub type Copy = Vec<(String, i64, Vec<u8>)>;
+pub type OldCopy = Vec<(String, i64, Vec<u8>)>;
 
 /// The servers that all lanes share.
 #[derive(Debug, Clone)]
@@ -96,7 +96,7 @@ pub struct Lane {
     /// Venues that were imported already.
     pub venues: HashMap<usize, domain::id::VenueId>,
     /// The older copy of Redis that a failover would bring back.
-    copy: Arc<Copy>,
+    copy: Arc<OldCopy>,
     pg_clock: Clock,
     redis_clock: Clock,
     servers: Servers,
@@ -228,7 +228,7 @@ impl Lane {
 
     /// The older copy to fail over to; empty where there is none.
     #[must_use]
-    pub fn copy(&self) -> Arc<Copy> {
+    pub fn copy(&self) -> Arc<OldCopy> {
         Arc::clone(&self.copy)
     }
 
@@ -313,7 +313,7 @@ pub async fn lose_keys(redis: &mut MultiplexedConnection, prefix: &str) -> Resul
 ///
 /// # Errors
 /// Redis does not answer.
-pub async fn fail_over(redis: &mut MultiplexedConnection, prefix: &str, copy: &Copy) -> Result<(), SimulationError> {
+pub async fn fail_over(redis: &mut MultiplexedConnection, prefix: &str, copy: &OldCopy) -> Result<(), SimulationError> {
     lose_keys(redis, prefix).await?;
     if copy.is_empty() {
         return Ok(());

@@ -11,6 +11,7 @@ pub mod audit;
 pub mod chaos;
 pub mod conform;
 pub mod history;
+mod jobs;
 pub mod lane;
 pub mod model;
 pub mod mutations;

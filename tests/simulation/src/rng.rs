@@ -10,13 +10,13 @@ impl Rng {
     pub fn of(seed: u64, history: u64, step: u64) -> Self {
         let mut rng = Self(seed);
         for part in [history, step] {
-            rng.0 = rng.next() ^ part.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            rng.0 = rng.bits() ^ part.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         }
         rng
     }
 
     /// 64 bits.
-    pub fn next(&mut self) -> u64 {
+    pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -27,18 +27,18 @@ impl Rng {
     /// One of 0..`end`; 0 where there is none.
     pub fn below(&mut self, end: usize) -> usize {
         let end = u64::try_from(end).unwrap_or(u64::MAX).max(1);
-        usize::try_from(self.next() % end).unwrap_or(0)
+        usize::try_from(self.bits() % end).unwrap_or(0)
     }
 
     /// One of `from`..=`to`.
     pub fn between(&mut self, from: i64, to: i64) -> i64 {
         let span = to.abs_diff(from).saturating_add(1);
-        from.saturating_add_unsigned(self.next() % span)
+        from.saturating_add_unsigned(self.bits() % span)
     }
 
     /// True in so many of a hundred cases.
     pub fn chance(&mut self, percent: u64) -> bool {
-        self.next() % 100 < percent
+        self.bits() % 100 < percent
     }
 
     /// One of them; none where there is none.
@@ -55,12 +55,12 @@ mod tests {
     fn a_step_draws_the_same_whatever_was_drawn_before() {
         let draws = |seed, history, step| {
             let mut rng = Rng::of(seed, history, step);
-            [rng.next(), rng.next()]
+            [rng.bits(), rng.bits()]
         };
         assert_eq!(draws(1, 2, 3), draws(1, 2, 3));
         for other in [draws(2, 2, 3), draws(1, 3, 3), draws(1, 2, 4), draws(2, 1, 3)] {
             assert_ne!(draws(1, 2, 3), other);
         }
-        assert_eq!(Rng::of(1, 2, 3).next(), 14_393_391_486_003_797_016, "a seed of an older release draws the same");
+        assert_eq!(Rng::of(1, 2, 3).bits(), 14_393_391_486_003_797_016, "a seed of an older release draws the same");
     }
 }

@@ -9,7 +9,8 @@ use domain::event::EventStatus;
 use redis::AsyncCommands as _;
 
 use crate::audit::{audit_redis, audit_settled};
-use crate::history::{World, waiting_jobs};
+use crate::history::World;
+use crate::jobs::waiting_jobs;
 use crate::lane::{PROCESSES, SimulationError};
 use crate::op::Op;
 use crate::oracle::{Violation, check_rows};
@@ -39,6 +40,13 @@ pub(crate) async fn settle(world: &mut World<'_>, rng: &mut Rng) -> Result<Vec<V
         }
     }
     world.wait(1_000).await?;
+    for process in 0..PROCESSES {
+        if world.started[process]
+            && let Err(violation) = world.flow(Op::StartWorker, process, None).await?
+        {
+            return Ok(vec![violation]);
+        }
+    }
     let status = world.lane.processes[0].stores.pg.find_event(world.event).await;
     if matches!(status, Ok(Some(event)) if event.status == EventStatus::Closed)
         && let Err(violation) = world.flow(Op::StartSale, 0, None).await?
@@ -54,7 +62,8 @@ pub(crate) async fn settle(world: &mut World<'_>, rng: &mut Rng) -> Result<Vec<V
         }
         // Where the clocks differ, what is over by one may still stand by the other.
         if beyond > 0 || world.shape.skew_ms == 0 {
-            let found = audit(world).await?;
+            let mut found = audit(world).await?;
+            found.retain(|violation| beyond > 0 || !may_wait_for_its_deadline(violation));
             if !found.is_empty() {
                 return Ok(found);
             }
@@ -105,6 +114,14 @@ async fn come_to_rest(world: &mut World<'_>) -> Result<Option<Violation>, Simula
         return Ok(None);
     }
     Ok(Some(Violation::new("I5", format!("it does not come to rest: jobs {jobs:?}, deadlines {due:?}"))))
+}
+
+/// What is set right at a deadline that has not come: an entry of the index for what is over already, and the deadline
+/// of before an extension. Neither lets a seat look what it is not for longer than it was held.
+fn may_wait_for_its_deadline(violation: &Violation) -> bool {
+    ["the deadline index has", "the keys that die", "shows another deadline"]
+        .iter()
+        .any(|known| violation.what.contains(known))
 }
 
 async fn audit(world: &mut World<'_>) -> Result<Vec<Violation>, SimulationError> {

@@ -12,7 +12,7 @@ use domain::flow::{FaultPoint, Faults};
 use redis::aio::MultiplexedConnection;
 use tokio::sync::Notify;
 
-use crate::lane::{Copy, Lane, fail_over, lose_keys};
+use crate::lane::{Lane, OldCopy, fail_over, lose_keys};
 use crate::op::Told;
 use crate::proxy::{Link, Proxy};
 
@@ -78,6 +78,7 @@ pub struct Incident {
 }
 
 /// What a flow came to for now.
+#[expect(clippy::large_enum_variant, reason = "one at a time, taken apart at once")]
 pub enum Driven {
     /// It answered.
     Told(Told),
@@ -157,7 +158,7 @@ struct Breaker {
     watch: Arc<Watch>,
     admin: MultiplexedConnection,
     prefix: String,
-    copy: Arc<Copy>,
+    copy: Arc<OldCopy>,
     pg: Arc<Proxy>,
     redis: Arc<Proxy>,
 }

@@ -52,7 +52,7 @@ impl Shape {
         let skews = [0, 0, 0, 0, 150_000, -150_000, 1_000, -1_000];
         Self {
             venue: rng.below(VENUES.len()),
-            steps: 20 + rng.next() % 61,
+            steps: 20 + rng.bits() % 61,
             is_troubled: rng.chance(75),
             skew_ms: rng.pick(&skews).unwrap_or(0),
             ttl_ms: rng.between(2_000, 60_000),
@@ -148,9 +148,9 @@ pub fn draw_step(rng: &mut Rng, scene: &Scene<'_>) -> Step {
 fn other_step(rng: &mut Rng, scene: &Scene<'_>, number: usize) -> Step {
     let is_troubled = scene.shape.is_troubled;
     match number {
-        86..90 => Step::Wait(rng.between(1, 3_000)),
-        90..92 => Step::Wait(rng.between(3_000, 40_000)),
-        92..94 => Step::WaitForDeadline(rng.pick(&[-150, 60, 60, 400]).unwrap_or(60)),
+        86..89 => Step::Wait(rng.between(1, 3_000)),
+        89..91 => Step::Wait(rng.between(3_000, 40_000)),
+        91..94 => Step::WaitForDeadline(rng.pick(&[-150, 60, 60, 400]).unwrap_or(60)),
         94 => {
             let did = if rng.chance(60) { ProviderState::Authorized } else { ProviderState::Captured };
             Step::BuyerActs(did)
@@ -171,12 +171,20 @@ fn other_step(rng: &mut Rng, scene: &Scene<'_>, number: usize) -> Step {
 }
 
 fn key(rng: &mut Rng) -> Option<usize> {
-    if rng.chance(40) { Some(usize::try_from(rng.next() % 1_000_000).unwrap_or(0)) } else { None }
+    if rng.chance(40) { Some(usize::try_from(rng.bits() % 1_000_000).unwrap_or(0)) } else { None }
 }
 
 fn hold(rng: &mut Rng, scene: &Scene<'_>) -> Option<Op> {
     let most = 1 + rng.below(4);
-    Some(Op::Hold { buyer: rng.below(BUYERS), seats: some_seats(rng, scene, most), key: key(rng) })
+    let mut seats = some_seats(rng, scene, most);
+    // Rather what somebody else has paid for, perhaps too late.
+    let known: Vec<_> = scene.oracle.known().values().filter(|known| known.is_payment_possible).collect();
+    if rng.chance(30)
+        && let Some(known) = known.get(rng.below(known.len()))
+    {
+        seats.clone_from(&known.seats);
+    }
+    Some(Op::Hold { buyer: rng.below(BUYERS), seats, key: key(rng) })
 }
 
 /// Each seat once, in any order.
