@@ -1,8 +1,7 @@
 //! What a buyer does to a hold: cancels it, or extends it.
 //!
-//! Crash windows of a cancellation: Redis is told to look again before the commit, so that a crash after it, which
-//! leaves the seats looking held, is repaired by the sweep within seconds. Of an extension: the old deadline still
-//! stands in the index; its expiry finds the new one and registers it.
+//! Crash window of both: Redis is told to look again before the commit, so that a crash after it, which leaves the seats
+//! looking held, or held until the old deadline only, is repaired by the sweep within seconds.
 
 use crate::decide::reservation::{self as decide, Cancelling, Extensions, Settled};
 use crate::event::Event;
@@ -154,6 +153,25 @@ async fn extend(
     // Seats and payments cannot change while it is PENDING without a payment, which is all that is extended.
     let known = super::read_reservation(stores, access, id).await?.ok_or(ChangeReservationError::NotFound)?;
     let sheet = stores.book.sheet(known.event).await?.ok_or(ChangeReservationError::NotFound)?;
+    if matches!(known.state, ReservationState::Pending) && stores.redis.mark_unsettled(id.0).await.is_err() {
+        stores.note_redis_missed();
+    }
+    match extend_marked(stores, known, &sheet.event).await {
+        Ok(extended) => Ok(extended),
+        Err(error) => {
+            // The index entry goes back to what the reservation's deadline says.
+            show_after_change(stores, id).await;
+            Err(error)
+        }
+    }
+}
+
+async fn extend_marked(
+    stores: &Stores,
+    known: Reservation,
+    event: &Event,
+) -> Result<(Tx, Reservation), ChangeReservationError> {
+    let id = known.id;
     let mut tx = stores.pg.begin().await?;
     let head = lock_reservation(&mut tx, id, stores.pg.clock().offset_ms()).await?;
     let head = head.ok_or(ChangeReservationError::NotFound)?;
@@ -161,7 +179,7 @@ async fn extend(
     if find_standing_payment(&mut tx, head.event, id).await?.is_some() {
         return Err(ChangeReservationError::PaymentInFlight);
     }
-    let deadline = extended_deadline(&sheet.event, &head).ok_or(ChangeReservationError::NoFurtherExtension)?;
+    let deadline = extended_deadline(event, &head).ok_or(ChangeReservationError::NoFurtherExtension)?;
     move_deadline(&mut tx, &head, (deadline, false)).await?;
     let generation = head.generation + 1;
     Ok((tx, Reservation { expires_at: deadline, generation, read_at: head.read_at, ..known }))
