@@ -384,7 +384,7 @@ impl<'a> World<'a> {
                 }
                 Ok(Ok(()))
             }
-            Driven::Told(told) => self.told(&stopped, told).await,
+            Driven::Told(told) => self.told(&stopped, *told).await,
         }
     }
 

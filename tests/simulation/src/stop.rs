@@ -81,7 +81,7 @@ pub struct Incident {
 #[expect(clippy::large_enum_variant, reason = "one at a time, taken apart at once")]
 pub enum Driven {
     /// It answered.
-    Told(Told),
+    Told(Box<Told>),
     /// It stands at that point.
     Stopped(FaultPoint),
     /// It does not end.
@@ -130,7 +130,7 @@ impl Flow {
     pub async fn run(&mut self) -> Driven {
         tokio::select! {
             biased;
-            told = &mut self.future => Driven::Told(told),
+            told = &mut self.future => Driven::Told(Box::new(told)),
             () = self.watch.stopped.notified() => {
                 self.hit().map_or(Driven::Hangs, Driven::Stopped)
             }
