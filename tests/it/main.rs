@@ -5,6 +5,7 @@
 mod attacks;
 mod blocking;
 mod board;
+mod chaos;
 mod crashes;
 mod deadlines;
 mod expiry;
