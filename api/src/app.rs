@@ -11,6 +11,7 @@ use crate::auth::Identity;
 use crate::mirror::BlockMirror;
 use crate::problem::{Problem, ProblemCode};
 use crate::routes::venue_maps::VenueMaps;
+use crate::stream::{StreamSettings, Streams};
 
 /// The public listener's state. Cheap to clone.
 #[derive(Clone)]
@@ -23,6 +24,7 @@ struct Parts {
     fake_provider: FakeProvider,
     maps: VenueMaps,
     mirror: BlockMirror,
+    streams: Streams,
 }
 
 /// Whether payments may name the fake provider.
@@ -36,11 +38,11 @@ pub enum FakeProvider {
 
 impl App {
     /// The state over these stores. Must be called on a runtime, which runs the mirror.
-    pub fn new(stores: Stores, identity: Arc<Identity>, fake_provider: FakeProvider) -> Self {
+    pub fn new(stores: Stores, identity: Arc<Identity>, fake_provider: FakeProvider, streams: StreamSettings) -> Self {
         let mirror = BlockMirror::new(stores.clone());
-        let parts =
-            Parts { stores, identity, writes: TaskTracker::new(), fake_provider, maps: VenueMaps::default(), mirror };
-        Self(Arc::new(parts))
+        let streams = Streams::new(mirror.clone(), streams);
+        let (writes, maps) = (TaskTracker::new(), VenueMaps::default());
+        Self(Arc::new(Parts { stores, identity, writes, fake_provider, maps, mirror, streams }))
     }
 
     /// The stores.
@@ -61,6 +63,16 @@ impl App {
     /// The blocks that are being read.
     pub fn mirror(&self) -> &BlockMirror {
         &self.0.mirror
+    }
+
+    /// Who watches.
+    pub(crate) fn streams(&self) -> &Streams {
+        &self.0.streams
+    }
+
+    /// Ends every live stream, and tells each viewer when to come back.
+    pub fn close_streams(&self) {
+        self.0.streams.close();
     }
 
     /// The maps of venues as they are sent.

@@ -17,6 +17,7 @@ use domain::store::pg::api_keys::KeyScope;
 
 pub use api_keys::{API_KEY_PREFIX, ApiKeyCache, ApiKeySource, KnownKey, LookupError, hash_of, new_api_key};
 pub use buyer_tokens::{BuyerTokens, BuyerTokensError, IssuedToken, ShopKey};
+pub(crate) use layer::ClientAddress;
 pub use layer::{Identity, identify};
 
 use crate::problem::{Problem, ProblemCode};

@@ -17,6 +17,7 @@ pub mod rate;
 pub mod routes;
 pub mod serve;
 pub mod settings;
+pub mod stream;
 pub mod wire;
 
 pub use ops::serve_worker_ops;

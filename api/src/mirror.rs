@@ -9,12 +9,14 @@
 
 mod block;
 mod event;
+#[cfg(test)]
+pub(crate) mod example;
 mod frame;
 mod state;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant as Monotonic};
 
 use bytes::Bytes;
@@ -22,6 +24,7 @@ use domain::flow::Stores;
 use domain::flow::event_book::EventSheet;
 use domain::id::EventId;
 use domain::label::Label;
+use domain::seat::SeatStatus;
 use domain::store::pg::PgError;
 use domain::store::redis::changes::ChangeFeed;
 use tokio::sync::Semaphore;
@@ -29,6 +32,7 @@ use tokio::time::MissedTickBehavior;
 
 use block::MirroredBlock;
 use event::MirroredEvent;
+pub(crate) use frame::Frame;
 
 /// A block's answer, shared by all who read it.
 #[derive(Debug, Clone)]
@@ -56,6 +60,28 @@ pub struct Counts {
     pub blocked: usize,
     /// The lowest price among available seats, minor units; none where none is available.
     pub from: Option<i64>,
+}
+
+/// A block's seats at one instant, for whoever looks again and again.
+pub(crate) struct Picture {
+    /// The parts of the block's answer that stay.
+    pub(crate) frame: Arc<Frame>,
+    /// The block's version; 0 while it is read from Postgres.
+    pub(crate) version: u64,
+    /// Each seat's status, in seat order.
+    pub(crate) statuses: Vec<SeatStatus>,
+    /// What to ask with the next time.
+    pub(crate) seen: Seen,
+}
+
+/// What somebody has seen of a block.
+#[derive(Clone)]
+pub(crate) struct Seen {
+    block: Weak<MirroredBlock>,
+    changes: u64,
+    offset_ms: i64,
+    /// A deadline passes then, or the picture is old.
+    until: Monotonic,
 }
 
 /// An event's blocks by status of their seats.
@@ -186,6 +212,33 @@ impl BlockMirror {
         event.summary(&self.0, &sheet, now).await
     }
 
+    /// The event as it is now: its map, prices and rules.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub(crate) async fn sheet(&self, event: EventId) -> Result<Arc<EventSheet>, ReadError> {
+        self.0.event(event).await?.sheet(&self.0, Monotonic::now()).await
+    }
+
+    /// A block's seats as they are now; none where they are as they were `seen`.
+    ///
+    /// # Errors
+    /// [`ReadError`].
+    pub(crate) async fn picture(
+        &self,
+        sheet: &Arc<EventSheet>,
+        block: &Label,
+        seen: Option<&Seen>,
+    ) -> Result<Option<Picture>, ReadError> {
+        let event = self.0.event(sheet.event.id).await?;
+        let mirrored = match event.known(block) {
+            Some(mirrored) => mirrored,
+            None => self.0.mirror_block(&event, sheet, block)?,
+        };
+        mirrored.touch(self.0.second(Monotonic::now()));
+        mirrored.picture(&self.0, sheet, seen).await
+    }
+
     /// Whether a block is mirrored and follows every change: the next reading needs no store.
     #[must_use]
     pub fn follows(&self, event: EventId, block: &Label) -> bool {
@@ -299,7 +352,7 @@ impl Mirror {
     }
 }
 
-async fn forget_idle(mirror: std::sync::Weak<Mirror>) {
+async fn forget_idle(mirror: Weak<Mirror>) {
     let Some(every) = mirror.upgrade().map(|mirror| mirror.limits.idle_off_sale.min(mirror.limits.idle) / 4) else {
         return;
     };

@@ -88,11 +88,13 @@ pub struct ProblemDocument<'a> {
     request_id: &'a str,
     /// Whether the same request, sent again unchanged, may succeed.
     retryable: bool,
-    /// With `seat_unavailable`: every seat in the way.
+    /// With `seat_unavailable`: every seat in the way. With `conflict` about a venue's file: the seats that somebody owns
+    /// and which it would change, the first 200.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     #[schema(value_type = Vec<Conflict>, required = false)]
     conflicts: &'a [Conflict],
-    /// With `validation_failed` and `unknown_seat`: every place that is wrong.
+    /// With `validation_failed` and `unknown_seat`: every place that is wrong. With `conflict` about a venue's file: the
+    /// seats in words.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     #[schema(value_type = Vec<FieldError>, required = false)]
     errors: &'a [FieldError],

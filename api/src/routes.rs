@@ -8,6 +8,7 @@ mod payments;
 mod reservations;
 mod reservations_body;
 mod seats;
+mod stream;
 mod time;
 pub(crate) mod venue_maps;
 mod venues;
@@ -35,6 +36,7 @@ pub fn table() -> OpenApiRouter<App> {
         .routes(routes!(events::close_event))
         .routes(routes!(blocks::list_blocks))
         .routes(routes!(blocks::read_block))
+        .routes(routes!(stream::stream_seats))
         .routes(routes!(seats::block_seats))
         .routes(routes!(seats::unblock_seats))
         .routes(routes!(reservations::place_hold))

@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::middleware::from_fn_with_state;
 use domain::flow::Stores;
-use domain::flow::warm_up::repair_missed;
+use domain::flow::warm_up::{repair_missed, warm_up_at_start};
 use domain::runtime::clock::random_secret;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -31,10 +31,12 @@ const SECRET_NAME: &str = "anonymous_buyer_secret";
 pub async fn serve(settings: ApiSettings, stores: Stores, shutdown: CancellationToken) -> Result<(), ServeError> {
     let listener = bind(settings.addr, "HOLDFAST_ADDR").await?;
     let identity = identity(&settings, &stores).await?;
+    follow_clock(&stores, shutdown.clone()).await;
     let fake = if settings.fake_provider { FakeProvider::Allowed } else { FakeProvider::Refused };
-    let app = App::new(stores.clone(), Arc::clone(&identity), fake);
+    let app = App::new(stores.clone(), Arc::clone(&identity), fake, settings.streams);
     let router = public_router(&settings, app.clone())?;
     let ops = ops::start(settings.ops.clone(), stores.clone(), identity).await?;
+    tokio::spawn(warm_up_at_start(stores.clone(), "api".to_owned(), shutdown.clone()));
     tokio::spawn(repair_missed(stores, shutdown.clone()));
     tracing::info!(addr = %settings.addr, ops_addr = %settings.ops.addr, "serving");
 
@@ -44,6 +46,7 @@ pub async fn serve(settings: ApiSettings, stores: Stores, shutdown: Cancellation
     let serving = tokio::spawn(serve_connections(listener, router, connections_max, (stop.clone(), patience)));
     shutdown.cancelled().await;
     drain(ops.draining(), &settings).await;
+    app.close_streams();
     stop.cancel();
     let cut = serving.await.unwrap_or_default();
     // What has been asked for is done, even if nobody is left to be told.
@@ -53,6 +56,22 @@ pub async fn serve(settings: ApiSettings, stores: Stores, shutdown: Cancellation
     ops.stop().await;
     tracing::info!(connections_cut = cut, "stopped");
     Ok(())
+}
+
+/// Asks Postgres for the time, now and now and then: what callers are told must not depend on this machine's clock.
+async fn follow_clock(stores: &Stores, shutdown: CancellationToken) {
+    const ASK_EVERY: Duration = Duration::from_secs(30);
+    let pg = stores.pg.clone();
+    let _away_for_now = pg.now().await;
+    tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = tokio::time::sleep(ASK_EVERY) => {}
+            }
+            let _away_for_now = pg.now().await;
+        }
+    });
 }
 
 /// Readiness says no first, so that whoever sends requests here sends them elsewhere before the door is shut.

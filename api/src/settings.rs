@@ -7,6 +7,7 @@ use clap::Args;
 
 use crate::auth::{BuyerTokensError, ShopKey};
 use crate::rate::{RateSettings, TrustedProxies, TrustedProxiesError};
+use crate::stream::StreamSettings;
 
 /// Where the API listens and whom it believes.
 #[derive(Debug, Clone, Args)]
@@ -52,6 +53,9 @@ pub struct ApiSettings {
     /// Connections open at once
     #[arg(long, env = "HOLDFAST_CONNECTIONS_MAX", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub connections_max: u32,
+    #[command(flatten)]
+    /// How many may watch at once.
+    pub streams: StreamSettings,
     #[command(flatten)]
     /// How much each caller may send.
     pub rates: RateSettings,

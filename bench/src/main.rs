@@ -1,11 +1,20 @@
 //! Measures Holdfast over HTTP, on private Postgres (fsync on) and Redis (AOF) of its own. It asserts nothing: it prints
-//! figures, and beside them what the machine gives for a bare Postgres commit in the same run.
+//! figures, and beside them what the machine gives for a bare Postgres commit, or what a bare Redis announces, in the
+//! same run. That Redis is what Postgres is after a warm-up or a loss is no figure: where it is not, the run fails.
 //!
 //! Closed loop: each client sends its next request when the last is answered. Everything shares the machine's cores.
 
 mod client;
+mod compare;
+mod ear;
 mod engine;
+mod expiry;
+mod flush;
+mod load;
 mod mirror;
+mod seed;
+mod table;
+mod warm_up;
 mod workload;
 
 use std::time::Duration;
@@ -21,7 +30,12 @@ use workload::Figures;
     name = "bench",
     after_help = "Examples:\n  cargo run --release -p bench -- hold\n  \
                                         cargo run --release -p bench -- read-block --seats 2000\n  \
-                                        cargo run --release -p bench -- scale --seconds 5"
+                                        cargo run --release -p bench -- scale --seconds 5\n  \
+                                        cargo run --release -p bench -- expiry --scenario second --json\n  \
+                                        cargo run --release -p bench -- warm-up --reservations 1000000\n  \
+                                        cargo run --release -p bench -- flush\n\n\
+                  Needs installed Postgres, Redis, psql and (for hold) pgbench, and a machine that does nothing else: \
+                  compilers beside it double every figure. The load average is printed with each."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -36,6 +50,12 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// How late expiry is: for the next buyer, on the block's channel, in Postgres; beside Redis's own announcement
+    Expiry(expiry::ExpiryArgs),
+    /// Warm-up of a million reservations: time, memory, under load, killed in the middle
+    WarmUp(warm_up::WarmUpArgs),
+    /// Redis flushed under load on the demo stadium: until it is right again, and what buyers see meanwhile
+    Flush(flush::FlushArgs),
     /// Durable holds of one seat each, by as many clients, beside pgbench's single-row commits
     Hold {
         /// Seats of the venue
@@ -72,12 +92,22 @@ fn main() -> Result<()> {
 
 async fn run(cli: &Cli) -> Result<()> {
     let span = Duration::from_secs(cli.seconds);
-    if let Command::Mirror { seats } = cli.command {
-        return mirror::run(seats, span).await;
+    match &cli.command {
+        Command::Mirror { seats } => mirror::run(*seats, span).await,
+        Command::Expiry(args) => expiry::run(args).await,
+        Command::WarmUp(args) => warm_up::run(*args).await,
+        Command::Flush(args) => flush::run(*args).await,
+        Command::Hold { .. } | Command::ReadBlock { .. } | Command::Scale | Command::Memory { .. } => {
+            rates(cli, span).await
+        }
     }
+}
+
+/// What needs one engine that nobody disturbs.
+async fn rates(cli: &Cli, span: Duration) -> Result<()> {
     let mut engine = Engine::start().await?;
     match cli.command {
-        Command::Mirror { .. } => {}
+        Command::Mirror { .. } | Command::Expiry(_) | Command::WarmUp(_) | Command::Flush(_) => {}
         Command::Hold { seats } => {
             let event = engine.open_event(seats, 500).await?;
             let floor = engine.pgbench(cli.clients, cli.seconds)?;

@@ -61,6 +61,14 @@ async fn import(args: &ImportArgs) -> Result<(), CommandError> {
             let count = faults.faults.len() + faults.more;
             return Err(CommandError::Failed(anyhow::anyhow!("nothing is imported: the file has {count} faults")));
         }
+        Err(error @ ImportVenueError::InUse { .. }) => {
+            if let ImportVenueError::InUse { taken, .. } = &error {
+                for seat in taken {
+                    tell(&seat.to_string());
+                }
+            }
+            return Err(error.into());
+        }
         Err(error) => return Err(error.into()),
     };
     for warning in &import.warnings {

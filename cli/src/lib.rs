@@ -2,6 +2,7 @@
 //! one module per subcommand.
 
 pub mod api;
+pub mod audit;
 pub mod chaos;
 pub mod dev;
 pub mod events;
@@ -13,4 +14,5 @@ pub mod openapi;
 pub mod output;
 pub mod runtime;
 pub mod services;
+pub mod sim;
 pub mod worker;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use holdfast::{api, chaos, dev, events, import, jobs, keys, migrate, openapi, worker};
+use holdfast::{api, audit, chaos, dev, events, import, jobs, keys, migrate, openapi, sim, worker};
 
 /// A self-hosted seat reservation engine.
 ///
@@ -37,6 +37,10 @@ enum Command {
     Keys(keys::KeysArgs),
     /// Look at the queues; requeue or discard dead jobs.
     Jobs(Box<jobs::JobsArgs>),
+    /// Break the engine by a seed, and see whether anything is lost.
+    Sim(sim::SimArgs),
+    /// Compare Postgres, Redis, the queues and the provider's records; repair what is not as it should be.
+    Audit(Box<audit::AuditArgs>),
     /// Print the OpenAPI document.
     Openapi,
     /// Kill everything at random under load, and prove that nothing was lost.
@@ -54,6 +58,8 @@ fn main() -> ExitCode {
         Command::Events(args) => events::run(&args),
         Command::Keys(args) => keys::run(&args),
         Command::Jobs(args) => jobs::run(&args),
+        Command::Sim(args) => sim::run(&args),
+        Command::Audit(args) => audit::run(&args),
         Command::Openapi => openapi::run(),
         Command::Chaos(args) => chaos::run(&args),
         Command::Dev(args) => dev::run(args),

@@ -3,9 +3,11 @@
 //!
 //! HTTP handlers and jobs only translate: both go through here.
 
+pub mod audit;
 pub mod block_seats;
 pub mod event_book;
 pub mod expire_reservations;
+mod faults;
 pub mod finalize_payment;
 pub mod hold_lanes;
 pub mod import_venue;
@@ -36,6 +38,8 @@ use crate::store::redis::server::{ClaimLayoutError, LayoutConflict};
 
 use event_book::EventBook;
 use hold_lanes::HoldLanes;
+
+pub use faults::{FaultPoint, Faults};
 
 /// Everything that a flow needs of the world. Cheap to clone.
 #[derive(Clone)]
@@ -200,79 +204,4 @@ pub async fn read_reservation(
     id: crate::id::ReservationId,
 ) -> Result<Option<Reservation>, PgError> {
     Ok(stores.pg.find_reservation(id).await?.filter(|reservation| access.covers(&reservation.buyer)))
-}
-
-/// A named point between two writes, where a crash must do no harm.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum FaultPoint {
-    /// place_hold: the gate is taken, nothing else written.
-    HoldGateTaken,
-    /// place_hold: deadline registered, not committed.
-    HoldDeadlineRegistered,
-    /// place_hold: committed; Redis shows the short gate.
-    HoldCommitted,
-    /// place_hold: shown in Redis; the index has it come due when the gate would have opened.
-    HoldShown,
-    /// unhold: Redis expects it, not committed.
-    CancelMarked,
-    /// unhold: cancelled in Postgres, Redis still shows it held.
-    CancelCommitted,
-    /// start_payment: committed, the job is not queued.
-    PaymentCommitted,
-    /// finalize_payment: the provider has answered, nothing is written.
-    PaymentAuthorized,
-    /// finalize_payment: the seats are committed, nothing captured.
-    PaymentSeatsCommitted,
-    /// finalize_payment: the money is taken, nothing is written.
-    PaymentCaptured,
-    /// finalize_payment: confirmed in Postgres, Redis shows it held.
-    PaymentConfirmed,
-    /// expire_reservations: cancelled in Postgres, Redis still shows it held.
-    ExpiryCommitted,
-    /// expire_reservations: shown in Redis, still in the index.
-    ExpiryShown,
-    /// open_event: some blocks are written.
-    OpenHalfWritten,
-    /// warm_up: some pages are written.
-    WarmUpHalfDone,
-}
-
-impl FaultPoint {
-    /// Every point, for tests that crash at each.
-    pub const ALL: [Self; 15] = [
-        Self::HoldGateTaken,
-        Self::HoldDeadlineRegistered,
-        Self::HoldCommitted,
-        Self::HoldShown,
-        Self::CancelMarked,
-        Self::CancelCommitted,
-        Self::PaymentCommitted,
-        Self::PaymentAuthorized,
-        Self::PaymentSeatsCommitted,
-        Self::PaymentCaptured,
-        Self::PaymentConfirmed,
-        Self::ExpiryCommitted,
-        Self::ExpiryShown,
-        Self::OpenHalfWritten,
-        Self::WarmUpHalfDone,
-    ];
-}
-
-/// Where tests make a flow crash. Production sets none.
-#[derive(Clone, Default)]
-pub struct Faults(Option<Arc<dyn Fn(FaultPoint) -> bool + Send + Sync>>);
-
-impl Faults {
-    /// Crashes wherever `crash` says so: the flow goes no further, as if its process had died there. Its caller drops
-    /// it after a while.
-    #[must_use]
-    pub fn crash_where(crash: impl Fn(FaultPoint) -> bool + Send + Sync + 'static) -> Self {
-        Self(Some(Arc::new(crash)))
-    }
-
-    pub(crate) async fn pass(&self, point: FaultPoint) {
-        if self.0.as_ref().is_some_and(|crash| crash(point)) {
-            std::future::pending::<()>().await;
-        }
-    }
 }

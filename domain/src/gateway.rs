@@ -70,4 +70,9 @@ pub trait PaymentGateway: Send + Sync {
 
     /// Gives back `amount` of a captured payment, once for each `key`.
     fn refund<'a>(&'a self, key: RefundId, request: &'a PaymentRequest, amount: Money) -> GatewayFuture<'a, ()>;
+
+    /// How much of a payment the provider has given back, in minor units; none where it cannot say.
+    fn refunded<'a>(&'a self, _request: &'a PaymentRequest) -> GatewayFuture<'a, Option<i64>> {
+        Box::pin(std::future::ready(Ok(None)))
+    }
 }

@@ -30,6 +30,7 @@ pub mod demo;
 pub mod import;
 pub mod venue;
 
+pub mod decide;
 pub mod event;
 pub mod gateway;
 pub mod limits;

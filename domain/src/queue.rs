@@ -30,7 +30,7 @@ pub use connect::{QueueRedis, QueueRedisError};
 pub use dead::{discard_dead, list_dead, requeue_dead};
 pub use deliveries::{Begun, Company, Deliveries, Outcome, Released, Settled};
 pub use envelope::{Envelope, OpenEnvelopeError};
-pub use jobs::{JobPage, JobState, JobView, PAGE_MAX, list_jobs, read_job};
+pub use jobs::{JobPage, JobState, JobView, PAGE_MAX, list_jobs, lost_jobs, read_job, read_jobs};
 pub use keys::{QueuePrefix, QueuePrefixError};
 pub use sender::{Enqueued, JobId, JobIdError, JobSender, NewJob, Repeat};
 pub use source::{JobSource, Lease, Slot, Slots};

@@ -1,13 +1,19 @@
 //! Seats that an operator keeps from sale.
 
+use std::sync::Arc;
+
 use domain::flow::block_seats::{BlockOrder, BlockSeatsError, block_seats};
 use domain::flow::open_event::open_event;
 use domain::flow::place_hold::PlaceHoldError;
 use domain::flow::set_up_event::start_sale;
+use domain::flow::{FaultPoint, Faults};
 use domain::seat::SeatStatus;
 use domain::store::pg::claims::Blocking;
-use holdfast_tests::sale::Sale;
+use holdfast_tests::provider::ScriptedProvider;
+use holdfast_tests::repair::settle;
+use holdfast_tests::sale::{Sale, SalePlan};
 use holdfast_tests::stores::TestStores;
+use tokio::sync::Notify;
 
 fn order(sale: &Sale, seats: &[&str], blocking: Blocking) -> BlockOrder {
     BlockOrder {
@@ -71,4 +77,29 @@ async fn blocking_seats_beside_an_opening_leaves_its_job_in_the_outbox() {
     assert_eq!(test.count("SELECT count(*) FROM outbox").await, 0);
     assert_eq!(test.count("SELECT count(*) FROM events WHERE status = 'on_sale'").await, 1);
     assert_eq!(sale.bucket_status(&test, "A-1").await.as_deref(), Some("blocked"));
+}
+
+/// A hold that died left its gate; the operator's block shows at once, and after the gate would have opened.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gate_that_nobody_takes_away_does_not_hide_who_owns_the_seat() {
+    let test = TestStores::start().await;
+    let sale = Sale::open(&test.stores, SalePlan::default()).await;
+    let mut doomed = test.another_process();
+    let reached = Arc::new(Notify::new());
+    let notify = Arc::clone(&reached);
+    doomed.faults = Faults::crash_where(move |point| {
+        let crash = point == FaultPoint::HoldGateTaken;
+        if crash {
+            notify.notify_one();
+        }
+        crash
+    });
+    tokio::select! {
+        held = sale.hold(&doomed, "u1", &["A-1"]) => panic!("{held:?}"),
+        () = reached.notified() => {}
+    }
+    block_seats(&test.stores, order(&sale, &["A-1"], Blocking::Block)).await.unwrap();
+    assert_eq!(sale.bucket_status(&test, "A-1").await.as_deref(), Some("blocked"));
+    test.advance(test.stores.timing.gate_ms);
+    settle(&test, &test.stores, &ScriptedProvider::default()).await;
 }

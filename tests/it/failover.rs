@@ -64,7 +64,7 @@ async fn command(server: &RedisServer, words: &[&str]) -> String {
     redis::from_redis_value(value).unwrap_or_default()
 }
 
-// A-C6
+// A-C6; and A-C4: a promoted replica has none of the scripts.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_failover_forgot_is_neither_sold_twice_nor_lost() {
     let mut primary = RedisServer::start(RedisConfig::test()).unwrap();

@@ -4,6 +4,7 @@ mod callers;
 mod commands;
 mod form;
 mod operators;
+mod stream;
 mod trouble;
 
 use domain::flow::Stores;
@@ -14,15 +15,15 @@ use holdfast_tests::web::{Ask, Web, api_key};
 use serde_json::{Value, json};
 
 /// A process, an event on sale, a key of scope sales.
-struct Shop {
-    test: TestStores,
-    web: Web,
-    sale: Sale,
-    sales: String,
+pub(super) struct Shop {
+    pub(super) test: TestStores,
+    pub(super) web: Web,
+    pub(super) sale: Sale,
+    pub(super) sales: String,
 }
 
 impl Shop {
-    async fn open(plan: SalePlan) -> Self {
+    pub(super) async fn open(plan: SalePlan) -> Self {
         let test = TestStores::start().await;
         let sale = Sale::open(&test.stores, plan).await;
         let web = Web::start(&test.stores).await;
@@ -30,27 +31,27 @@ impl Shop {
         Self { test, web, sale, sales }
     }
 
-    fn stores(&self) -> &Stores {
+    pub(super) fn stores(&self) -> &Stores {
         &self.test.stores
     }
 
     /// A hold of seats of block B1 by an API key for that buyer.
-    fn hold_for(&self, buyer: &str, seats: &[&str]) -> Ask {
+    pub(super) fn hold_for(&self, buyer: &str, seats: &[&str]) -> Ask {
         let body = json!({ "seats": seats.iter().map(|seat| place(seat)).collect::<Vec<_>>(), "buyer": buyer });
         Ask::new("POST", self.holds()).json(&body).by(&self.sales)
     }
 
-    fn holds(&self) -> String {
+    pub(super) fn holds(&self) -> String {
         format!("/v1/events/{}/reservations", self.sale.event)
     }
 
-    fn block(&self) -> String {
+    pub(super) fn block(&self) -> String {
         format!("/v1/events/{}/blocks/B1/seats", self.sale.event)
     }
 }
 
 /// A seat by row and column in block B1: `A-1`.
-fn place(seat: &str) -> Value {
+pub(super) fn place(seat: &str) -> Value {
     let (row, column) = seat.split_once('-').expect("row and column");
     json!({ "block": "B1", "row": row, "column": column })
 }

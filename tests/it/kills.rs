@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use domain::queue::Queue;
 use domain::store::pg::api_keys::KeyScope;
 use holdfast_tests::audit::{assert_sound, settles_within};
 use holdfast_tests::process::{ApiProcess, EngineProcess};
@@ -17,43 +18,45 @@ use tokio::sync::Barrier;
 
 /// A job of a killed worker is taken over after its lease, some ten seconds; the machine may be busy.
 const TAKEN_OVER: Duration = Duration::from_secs(45);
-const SETTLED: Duration = Duration::from_secs(20);
+/// The lease of a killed worker's jobs (12 s) and ten seconds more (A-J1, A-J2).
+pub(super) const LEASE_AND_TEN: Duration = Duration::from_secs(22);
+pub(super) const SETTLED: Duration = Duration::from_secs(20);
 
 /// The binary, built from the same sources as these tests.
-const BINARY: &str = env!("CARGO_BIN_EXE_holdfast-under-test");
+pub(super) const BINARY: &str = env!("CARGO_BIN_EXE_holdfast-under-test");
 
-fn a_worker(test: &TestStores) -> EngineProcess {
+pub(super) fn a_worker(test: &TestStores) -> EngineProcess {
     EngineProcess::start(BINARY, test, &["worker"])
 }
 
-async fn an_api(test: &TestStores) -> ApiProcess {
+pub(super) async fn an_api(test: &TestStores) -> ApiProcess {
     ApiProcess::start(BINARY, test).await
 }
 
 /// An event on sale and a key of the shop's.
-struct Shop {
-    test: TestStores,
-    sale: Sale,
-    key: String,
+pub(super) struct Shop {
+    pub(super) test: TestStores,
+    pub(super) sale: Sale,
+    pub(super) key: String,
 }
 
 impl Shop {
-    async fn open(plan: SalePlan) -> Self {
+    pub(super) async fn open(plan: SalePlan) -> Self {
         let test = TestStores::start().await;
         let sale = Sale::open(&test.stores, plan).await;
         let key = api_key(&test.stores, KeyScope::Sales).await;
         Self { test, sale, key }
     }
 
-    fn holds(&self) -> String {
+    pub(super) fn holds(&self) -> String {
         format!("/v1/events/{}/reservations", self.sale.event)
     }
 
-    async fn hold(&self, api: &ApiProcess, buyer: &str, seats: &[&str]) -> (StatusCode, Value) {
+    pub(super) async fn hold(&self, api: &ApiProcess, buyer: &str, seats: &[&str]) -> (StatusCode, Value) {
         api.send("POST", &self.holds(), &self.key, Some(&hold_body(buyer, seats))).await
     }
 
-    async fn pay(&self, api: &ApiProcess, reservation: &Value, token: &str) -> Value {
+    pub(super) async fn pay(&self, api: &ApiProcess, reservation: &Value, token: &str) -> Value {
         let path = format!("/v1/reservations/{}/payments", reservation["id"].as_str().unwrap());
         let body = json!({ "provider": "fake", "token": token });
         let (status, payment) = api.send("POST", &path, &self.key, Some(&body)).await;
@@ -61,14 +64,14 @@ impl Shop {
         payment
     }
 
-    async fn read(&self, api: &ApiProcess, reservation: &Value) -> Value {
+    pub(super) async fn read(&self, api: &ApiProcess, reservation: &Value) -> Value {
         let path = format!("/v1/reservations/{}", reservation["id"].as_str().unwrap());
         let (status, read) = api.send("GET", &path, &self.key, None).await;
         assert_eq!(status, StatusCode::OK, "{read}");
         read
     }
 
-    async fn until_status(&self, api: &ApiProcess, reservation: &Value, wanted: &str) -> Value {
+    pub(super) async fn until_status(&self, api: &ApiProcess, reservation: &Value, wanted: &str) -> Value {
         until_within(TAKEN_OVER, &format!("the reservation to be {wanted}"), async || {
             let read = self.read(api, reservation).await;
             (read["status"] == wanted).then_some(read)
@@ -77,7 +80,7 @@ impl Shop {
     }
 }
 
-fn hold_body(buyer: &str, seats: &[&str]) -> Value {
+pub(super) fn hold_body(buyer: &str, seats: &[&str]) -> Value {
     let places = seats.iter().map(|seat| {
         let (row, column) = seat.split_once('-').unwrap();
         json!({ "block": "B1", "row": row, "column": column })
@@ -86,7 +89,7 @@ fn hold_body(buyer: &str, seats: &[&str]) -> Value {
 }
 
 /// The status that a reader of the block sees.
-async fn seen(api: &ApiProcess, event: &str, seat: &str) -> String {
+pub(super) async fn seen(api: &ApiProcess, event: &str, seat: &str) -> String {
     let (status, block) = api.send("GET", &format!("/v1/events/{event}/blocks/B1/seats"), "", None).await;
     assert_eq!(status, StatusCode::OK, "{block}");
     let (row, column) = seat.split_once('-').unwrap();
@@ -152,34 +155,49 @@ async fn from_a_venues_file_to_a_sold_seat_and_to_a_free_one() {
     .await;
     settles_within(&shop.test, SETTLED).await;
     assert!(worker.stop(), "the worker ends in good order");
+    let watched = reqwest::get(format!("{}/v1/events/{event}/stream", api.url)).await.expect("the stream opens");
+    let watching = tokio::spawn(watched.text());
     let mut api = api;
     assert!(api.process.stop(), "the API ends in good order");
+    let told = watching.await.unwrap().expect("a viewer is told the end, and not cut off");
+    let last = told.trim_end().lines().last().unwrap_or_default();
+    assert!(told.contains("event: snapshot") && last.starts_with("retry: "), "{told}");
 }
 
-/// The worker dies while the provider thinks; another one finishes the payment, and the money is taken once (A-J1, A-J9).
+/// Payments in flight in one worker.
+pub(super) async fn in_flight(test: &TestStores) -> u64 {
+    domain::queue::stats_of(test.stores.jobs.redis(), Queue::Payments).await.map_or(0, |stats| stats.in_flight)
+}
+
+// A-J1, A-J9: the worker dies while the provider thinks; the next one finishes all of them together, not one after the
+// other, and the money is taken once.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worker_killed_in_the_middle_of_a_payment_is_replaced_and_money_is_taken_once() {
-    let shop = Shop::open(SalePlan::default().window_ms(120_000)).await;
-    let (api, mut worker) = (an_api(&shop.test).await, a_worker(&shop.test));
-    let mut bought = Vec::new();
-    for (seat, token) in
-        [("A-1", "tok_delay_3s"), ("A-2", "tok_delay_3s"), ("A-3", "tok_lost_answer"), ("A-4", "tok_ok")]
-    {
-        let (status, held) = shop.hold(&api, "u1", &[seat]).await;
+async fn a_worker_killed_in_the_middle_of_payments_is_replaced_and_money_is_taken_once() {
+    let shop = Shop::open(SalePlan::of_rows(&[("B1", "A", 20)]).window_ms(120_000)).await;
+    let api = an_api(&shop.test).await;
+    let tokens = ["tok_delay_3s"; 18].into_iter().chain(["tok_lost_answer", "tok_ok"]);
+    let buying = tokens.enumerate().map(async |(column, token)| {
+        let (status, held) = shop.hold(&api, "u1", &[&format!("A-{}", column + 1)]).await;
         assert_eq!(status, StatusCode::CREATED, "{held}");
         shop.pay(&api, &held, token).await;
-        bought.push(held);
-    }
+        held
+    });
+    let bought = futures::future::join_all(buying).await;
+    let mut worker = a_worker(&shop.test);
     // The one without a delay is done: so the others are under way.
-    shop.until_status(&api, &bought[3], "CONFIRMED").await;
+    shop.until_status(&api, &bought[19], "CONFIRMED").await;
+    until("the others to be in flight", async || (in_flight(&shop.test).await >= 18).then_some(())).await;
     worker.kill();
     assert_eq!(shop.read(&api, &bought[0]).await["status"], "PENDING");
+    let killed = Instant::now();
     let _heir = a_worker(&shop.test);
     for held in &bought {
         shop.until_status(&api, held, "CONFIRMED").await;
     }
+    assert!(killed.elapsed() < LEASE_AND_TEN, "all of them took {:?}", killed.elapsed());
     assert_eq!(shop.test.count("SELECT max(captures)::bigint FROM fake_provider_ledger").await, 1);
     settles_within(&shop.test, SETTLED).await;
+    assert_eq!(in_flight(&shop.test).await, 0);
 }
 
 /// A frozen worker wakes after its work was given to another: it changes nothing (A-J6).
@@ -189,13 +207,7 @@ async fn a_worker_that_wakes_too_late_changes_nothing() {
     let (api, mut sleeper) = (an_api(&shop.test).await, a_worker(&shop.test));
     let (_, held) = shop.hold(&api, "u1", &["A-1"]).await;
     shop.pay(&api, &held, "tok_delay_3s").await;
-    until("the worker to have the job", async || {
-        // The payment's job is in flight once nothing waits in the queue any more.
-        let stats =
-            domain::queue::stats_of(shop.test.stores.jobs.redis(), domain::queue::Queue::Payments).await.ok()?;
-        (stats.in_flight == 1).then_some(())
-    })
-    .await;
+    until("the worker to have the job", async || (in_flight(&shop.test).await == 1).then_some(())).await;
     sleeper.pause();
     let _heir = a_worker(&shop.test);
     shop.until_status(&api, &held, "CONFIRMED").await;
@@ -267,6 +279,13 @@ async fn two_hundred_buyers_at_two_processes_have_one_winner() {
             .await
             .unwrap();
         assert_eq!(winners[0]["buyer"], owner.as_str());
+        for api in &apis {
+            until_within(Duration::from_secs(3), "the map to show it", async || {
+                let status = seen(api, &shop.sale.event.to_string(), &format!("A-{round}")).await;
+                (status == "held").then_some(())
+            })
+            .await;
+        }
     }
     assert_sound(&shop.test).await;
 }
@@ -359,4 +378,33 @@ async fn an_api_killed_under_load_leaves_nothing_half_done() {
     }
     assert_eq!(shop.test.count("SELECT count(*) FROM reservations").await, 50);
     settles_within(&shop.test, SETTLED).await;
+}
+
+/// What a process could not show in Redis, only that process knew: whoever starts after it has all of it shown.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_dead_process_could_not_show_is_shown_when_another_starts() {
+    let test = TestStores::start().await;
+    let sale = Sale::open(&test.stores, SalePlan::default().ttl_ms(600_000)).await;
+    let _worker = a_worker(&test);
+    let mut redis = test.redis().await;
+    let queue = test.settings.redis_prefix.replace(':', "-");
+    until("the worker's own warm-ups to be done", async || {
+        let jobs: u64 = redis::cmd("HLEN").arg(format!("{queue}warm-up:data")).query_async(&mut redis).await.ok()?;
+        let done: u64 =
+            redis::cmd("ZCARD").arg(format!("{queue}warm-up:done_ms")).query_async(&mut redis).await.ok()?;
+        (jobs > 0 && jobs == done && test.stores.redis.epoch().await.ok()?.is_some()).then_some(())
+    })
+    .await;
+    let doomed = test.a_process_without_redis();
+    let held = sale.hold(&doomed, "anna", &["A-1"]).await.unwrap();
+    drop(doomed);
+    let mut is_shown = async || {
+        let mut read = redis::cmd("ZSCORE");
+        read.arg(test.deadlines_key()).arg(held.id.to_string());
+        read.query_async::<Option<f64>>(&mut redis).await.unwrap().map(|_| ())
+    };
+    assert_eq!(is_shown().await, None, "nobody knows of it");
+    let _api = an_api(&test).await;
+    until("the hold to be shown", is_shown).await;
+    settles_within(&test, SETTLED).await;
 }

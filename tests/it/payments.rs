@@ -165,7 +165,7 @@ async fn what_the_provider_did_just_before_it_was_told_to_give_up_counts() {
         let payment = pay(stores, held.id, "tok_authorize_only").await.unwrap();
         provider.script(Ask::Authorize, [Answer::Pend]);
         assert_eq!(finalize(stores, &provider, payment.id).await, None);
-        provider.buyer_acts(payment.id, did);
+        assert!(provider.buyer_acts(payment.id, did));
         test.advance(20_000);
         assert_eq!(finalize(stores, &provider, payment.id).await, Some(PaymentStatus::Captured));
         assert_eq!(status(stores, held.id).await, CONFIRMED, "its seats were still free");
@@ -194,7 +194,7 @@ async fn late(
         let paid = pay(stores, next.id, "tok_ok").await.unwrap();
         finalize(stores, provider, paid.id).await;
     }
-    provider.buyer_acts(payment.id, did);
+    assert!(provider.buyer_acts(payment.id, did));
     (held.id, payment.id)
 }
 

@@ -13,6 +13,7 @@ use holdfast_tests::provider::{Ask, ScriptedProvider};
 use holdfast_tests::repair::{finalize, settle};
 use holdfast_tests::sale::{Sale, SalePlan, pay};
 use holdfast_tests::stores::TestStores;
+use holdfast_tests::wait::until;
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
@@ -111,8 +112,13 @@ async fn overlapping_holds(test: &TestStores, processes: [&Stores; 2], sale: &Sa
             cancel_reservation(processes[round % 2], &Access::Any, held.id, CancelReason::User).await.unwrap();
         }
     }
-    // The statistics arrive a little later than the transactions.
-    let _: String = sqlx::query_scalar("SELECT pg_stat_force_next_flush()::text").fetch_one(&test.sql).await.unwrap();
+    // A session adds its deadlocks to the statistics at its end, if not before.
+    for stores in processes {
+        stores.pg.pool().close().await;
+    }
+    let sessions =
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'holdfast'";
+    until("the sessions to end", async || (test.count(sessions).await == 0).then_some(())).await;
     assert_eq!(test.count(deadlocks).await, before);
 }
 
@@ -121,8 +127,9 @@ async fn overlapping_holds(test: &TestStores, processes: [&Stores; 2], sale: &Sa
 async fn overlapping_holds_never_deadlock() {
     let test = TestStores::start().await;
     let sale = Sale::open(&test.stores, SalePlan::default()).await;
-    let other = test.another_process();
-    overlapping_holds(&test, [&test.stores, &other], &sale, 60).await;
+    let (one, other) = (test.another_process(), test.another_process());
+    test.stores.pg.pool().close().await;
+    overlapping_holds(&test, [&one, &other], &sale, 60).await;
     assert_settled(&test, &ScriptedProvider::default()).await;
 }
 
@@ -132,6 +139,7 @@ async fn overlapping_holds_never_deadlock_in_postgres() {
     let test = TestStores::start().await;
     let sale = Sale::open(&test.stores, SalePlan::default()).await;
     let (one, two) = (test.a_process_without_redis(), test.a_process_without_redis());
+    test.stores.pg.pool().close().await;
     overlapping_holds(&test, [&one, &two], &sale, 60).await;
     assert_sound(&test).await;
 }
@@ -152,6 +160,9 @@ async fn dead_holds_are_taken_over_without_deadlock_and_by_one_buyer() {
         assert_eq!(won, 1, "round {round}: any two of them share a seat");
         assert_sound(&test).await;
         test.advance(1_000);
+    }
+    for stores in [&one, &two] {
+        stores.pg.pool().close().await;
     }
     assert_eq!(test.count(deadlocks).await, 0);
 }

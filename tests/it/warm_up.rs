@@ -9,7 +9,7 @@ use domain::flow::{FaultPoint, Faults};
 use domain::seat::SeatStatus;
 use holdfast_tests::audit::{assert_settled, assert_sound};
 use holdfast_tests::provider::{Answer, Ask, ScriptedProvider};
-use holdfast_tests::repair::{finalize, run_jobs, settle};
+use holdfast_tests::repair::{finalize, run_jobs, settle, sweep_deadlines};
 use holdfast_tests::sale::{Sale, SalePlan, pay};
 use holdfast_tests::stores::TestStores;
 use holdfast_tests::wait::until;
@@ -93,6 +93,33 @@ async fn two_warm_ups_at_once_are_one() {
         }
     }
     assert!(done > 0);
+    assert_settled(&test, &ScriptedProvider::default()).await;
+}
+
+/// The process died between commit and showing, and a warm-up has registered the deadline that Postgres has: the seat must
+/// not look available from when the gate opens until then.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hold_that_died_before_it_was_shown_is_shown_though_a_warm_up_came_between() {
+    let test = TestStores::start().await;
+    let sale = Sale::open(&test.stores, SalePlan::default()).await;
+    let mut doomed = test.another_process();
+    let reached = Arc::new(tokio::sync::Notify::new());
+    let notify = Arc::clone(&reached);
+    doomed.faults = Faults::crash_where(move |point| {
+        let crash = point == FaultPoint::HoldCommitted;
+        if crash {
+            notify.notify_one();
+        }
+        crash
+    });
+    tokio::select! {
+        held = sale.hold(&doomed, "u1", &["A-1", "A-2"]) => panic!("{held:?}"),
+        () = reached.notified() => {}
+    }
+    warm_up(&test.stores).await.unwrap();
+    test.advance(test.stores.timing.gate_ms);
+    sweep_deadlines(&test.stores).await;
+    assert_eq!(sale.status(&test.stores, "A-1").await, SeatStatus::Held);
     assert_settled(&test, &ScriptedProvider::default()).await;
 }
 
@@ -195,4 +222,50 @@ async fn a_warm_up_heals_what_was_changed_behind_its_back() {
     let _: i64 = redis::cmd("DEL").arg(key("5")).query_async(&mut redis).await.unwrap();
     warm_up(&test.stores).await.unwrap();
     assert_settled(&test, &ScriptedProvider::default()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_warm_up_says_how_far_it_is_and_at_its_end_nothing_more() {
+    let test = TestStores::start().await;
+    let sale = Sale::open(&test.stores, SalePlan::of_rows(&[("B1", "A", 5), ("B2", "A", 5)])).await;
+    sale.hold(&test.stores, "u1", &["B1/A-1"]).await.unwrap();
+    test.lose_redis().await;
+    let mut watched = test.another_process();
+    let steps = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let passed = Arc::clone(&steps);
+    // Two pages of deadlines, the second of them empty, and a block have been said; it stops before the next.
+    watched.faults = Faults::crash_where(move |point| {
+        point == FaultPoint::WarmUpHalfDone && passed.fetch_add(1, Ordering::SeqCst) == 3
+    });
+    tokio::select! {
+        report = warm_up(&watched) => panic!("{report:?}"),
+        () = until("the fourth step", async || (steps.load(Ordering::SeqCst) == 4).then_some(())) => {}
+    }
+    let said = test.stores.redis.warm_up_progress().await.unwrap();
+    assert_eq!(said.as_deref(), Some("1 deadlines, 0 jobs, 0 of 1 events (1 blocks, 5 buckets)"));
+    let _: i64 =
+        redis::cmd("DEL").arg(test.key("holdfast:warm-up")).query_async(&mut test.redis().await).await.unwrap();
+    warm_up(&test.stores).await.unwrap();
+    assert_eq!(test.stores.redis.warm_up_progress().await.unwrap(), None);
+    assert_settled(&test, &ScriptedProvider::default()).await;
+}
+
+/// A hold's process died after the commit; its gate still stands when another worker starts.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_warm_up_does_not_put_off_what_a_crash_left_to_be_shown() {
+    let test = TestStores::start().await;
+    let sale = Sale::open(&test.stores, SalePlan::default()).await;
+    let mut doomed = test.another_process();
+    doomed.faults = Faults::crash_where(|point| point == FaultPoint::HoldCommitted);
+    tokio::select! {
+        held = sale.hold(&doomed, "u1", &["A-1"]) => panic!("{held:?}"),
+        () = async {
+            let made = async || test.count("SELECT count(*) FROM reservations").await;
+            until("the commit", async || (made().await == 1).then_some(())).await;
+        } => {}
+    }
+    warm_up(&test.stores).await.unwrap();
+    test.advance(test.stores.timing.gate_ms);
+    settle(&test, &test.stores, &ScriptedProvider::default()).await;
+    assert_eq!(sale.status(&test.stores, "A-1").await, SeatStatus::Held);
 }

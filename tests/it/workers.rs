@@ -6,6 +6,7 @@ use std::time::Duration;
 use domain::flow::set_up_event::start_sale;
 use domain::flow::{FaultPoint, Faults};
 use domain::id::ReservationId;
+use domain::queue::{Queue, stats_of};
 use domain::reservation::{CancelReason, ReservationStatus};
 use domain::seat::SeatStatus;
 use domain::time::{from_ms, to_ms};
@@ -70,31 +71,36 @@ async fn an_expired_hold_is_shown_as_free_in_time_and_once() {
     }
 }
 
-// A-E10: what an expiry needs is not in the key that dies.
+// A-E10: what an expiry needs is not in the key that dies, whether it is deleted by hand or expires.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hold_whose_key_was_deleted_by_hand_still_ends_at_its_deadline() {
+async fn a_hold_whose_key_is_gone_ends_at_its_deadline_and_is_known_by_name() {
     let test = TestStores::start().await;
     let _worker = RunningWorker::start(&test);
     let sale = Sale::open(&test.stores, SalePlan::default().ttl_ms(2_000)).await;
-    let held = sale.hold(&test.stores, "u1", &["A-1", "A-2", "A-3"]).await.unwrap();
-    let key = test.key(&format!("expired:reservation:{}", held.id));
-    let deleted: i64 = redis::cmd("DEL").arg(&key).query_async(&mut test.redis().await).await.unwrap();
-    assert_eq!((deleted, sale.status(&test.stores, "A-1").await), (1, SeatStatus::Held));
-    until_deadline(&test, held.expires_at).await;
-    until_within(TIDY, "the release", async || {
-        (test.count("SELECT count(*) FROM seat_claims").await == 0).then_some(())
-    })
-    .await;
-    settles_within(&test, SETTLED).await;
-    let log: Vec<(i64, String, String)> = sqlx::query_as(
-        "SELECT l.seat_id, l.reason, r.buyer FROM seat_log l JOIN reservations r ON r.id = l.reservation_id
-         WHERE l.after = 'available' ORDER BY l.seat_id",
-    )
-    .fetch_all(&test.sql)
-    .await
-    .unwrap();
-    let wanted: Vec<_> = held.seats.iter().map(|seat| (seat.id.0, "expired".to_owned(), "u1".to_owned())).collect();
-    assert_eq!(log, wanted);
+    for (buyer, deleted) in [("u1", 1), ("u2", 0)] {
+        let held = sale.hold(&test.stores, buyer, &["A-1", "A-2", "A-3"]).await.unwrap();
+        if deleted > 0 {
+            let key = test.key(&format!("expired:reservation:{}", held.id));
+            let gone: i64 = redis::cmd("DEL").arg(&key).query_async(&mut test.redis().await).await.unwrap();
+            assert_eq!((gone, sale.status(&test.stores, "A-1").await), (deleted, SeatStatus::Held));
+        }
+        until_deadline(&test, held.expires_at).await;
+        until_within(TIDY, "the release", async || {
+            (test.count("SELECT count(*) FROM seat_claims").await == 0).then_some(())
+        })
+        .await;
+        settles_within(&test, SETTLED).await;
+        let log: Vec<(i64, String)> = sqlx::query_as(
+            "SELECT l.seat_id, l.reason FROM seat_log l JOIN reservations r ON r.id = l.reservation_id
+             WHERE l.after = 'available' AND r.buyer = $1 ORDER BY l.seat_id",
+        )
+        .bind(buyer)
+        .fetch_all(&test.sql)
+        .await
+        .unwrap();
+        let wanted: Vec<_> = held.seats.iter().map(|seat| (seat.id.0, "expired".to_owned())).collect();
+        assert_eq!(log, wanted, "{buyer}");
+    }
 }
 
 // A-E8, A-E9: an announcement is a hint; the deadline index decides.
@@ -163,6 +169,47 @@ async fn every_token_of_the_fake_provider_has_its_end() {
     assert_eq!(test.count("SELECT sum(captures)::bigint FROM fake_provider_ledger").await, 3);
 }
 
+async fn payments_enqueued(test: &TestStores) -> u64 {
+    stats_of(test.stores.jobs.redis(), Queue::Payments).await.unwrap().totals.enqueued
+}
+
+// A-J7, first and second run: the transaction waits for a lock, then commits; waits for too long, and is rolled back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_exists_only_once_its_transaction_is_committed() {
+    let test = TestStores::start().await;
+    let _worker = RunningWorker::start(&test);
+    let sale = Sale::open(&test.stores, SalePlan::default()).await;
+    let waiting =
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    let mut jobs = 0;
+    for (seat, is_patient) in [("A-1", true), ("A-2", false)] {
+        let held = sale.hold(&test.stores, "u1", &[seat]).await.unwrap();
+        let mut lock = test.sql.begin().await.unwrap();
+        let _row: String = sqlx::query_scalar("SELECT status FROM reservations WHERE id = $1 FOR UPDATE")
+            .bind(held.id.0)
+            .fetch_one(&mut *lock)
+            .await
+            .unwrap();
+        let stores = test.another_process();
+        let paying = tokio::spawn(async move { pay(&stores, held.id, "tok_ok").await });
+        until("the payment to wait for the lock", async || (test.count(waiting).await == 1).then_some(())).await;
+        assert_eq!(payments_enqueued(&test).await, jobs, "{seat}: no job for what is not committed");
+        if is_patient {
+            lock.rollback().await.unwrap();
+            paying.await.unwrap().expect("the payment starts");
+            jobs += 1;
+        } else {
+            paying.await.unwrap().expect_err("it waits for a lock for a while only");
+            lock.rollback().await.unwrap();
+        }
+        let wanted = if is_patient { ReservationStatus::Confirmed } else { ReservationStatus::Pending };
+        until("the job's end", async || (status(&test, held.id).await.0 == wanted).then_some(())).await;
+    }
+    settles_within(&test, SETTLED).await;
+    assert_eq!(payments_enqueued(&test).await, jobs);
+    assert_eq!(test.count("SELECT count(*) FROM payments").await, 1);
+}
+
 // A-J7, third run: the process died between the commit and the push of the job.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_that_was_committed_but_never_queued_is_found() {
@@ -183,7 +230,6 @@ async fn a_job_that_was_committed_but_never_queued_is_found() {
         payment = pay(&doomed, held.id, "tok_ok") => panic!("{payment:?}"),
         () = reached.notified() => {}
     }
-    // The worker has been there all along: no start of one brings the job about.
     let _worker = RunningWorker::start(&test);
     until_within(Duration::from_secs(10), "the payment", async || {
         (status(&test, held.id).await.0 == ReservationStatus::Confirmed).then_some(())

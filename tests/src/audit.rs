@@ -1,16 +1,37 @@
-//! The auditor: reads Postgres and Redis by SQL and keys of its own, shares no code with the flows, and says in words
-//! what breaks an invariant.
-
-mod buckets;
-mod rows;
-
-pub use buckets::audit_redis;
-pub use rows::{audit_postgres, audit_settled};
+//! The simulation's auditor, on a test's stores.
 
 use std::time::{Duration, Instant};
 
+use simulation::audit::{self, Installation};
+
 use crate::provider::ScriptedProvider;
 use crate::stores::TestStores;
+
+async fn installation(test: &TestStores) -> Installation<'_> {
+    Installation {
+        sql: &test.sql,
+        redis: test.redis().await,
+        prefix: &test.settings.redis_prefix,
+        cluster_tags: test.settings.redis_cluster_tags,
+        offset_ms: test.clock.offset_ms(),
+        redis_offset_ms: test.clock.offset_ms(),
+    }
+}
+
+/// What breaks an invariant in Postgres right now.
+pub async fn audit_postgres(test: &TestStores) -> Vec<String> {
+    audit::audit_postgres(&installation(test).await).await.expect("Postgres answers the auditor")
+}
+
+/// What breaks an invariant in Postgres or in the provider's books, now that everything should have come to rest.
+pub async fn audit_settled(test: &TestStores, provider: &ScriptedProvider) -> Vec<String> {
+    audit::audit_settled(&installation(test).await, provider).await.expect("Postgres answers the auditor")
+}
+
+/// What Redis shows that Postgres does not say, for every event on sale.
+pub async fn audit_redis(test: &TestStores) -> Vec<String> {
+    audit::audit_redis(&installation(test).await).await.expect("the stores answer the auditor")
+}
 
 /// What must be true of Postgres at any moment, in the middle of anything.
 ///

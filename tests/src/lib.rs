@@ -19,7 +19,6 @@
 
 pub mod audit;
 pub mod process;
-pub mod provider;
 pub mod repair;
 pub mod sale;
 pub mod servers;
@@ -27,3 +26,5 @@ pub mod stores;
 pub mod wait;
 pub mod web;
 pub mod worker;
+
+pub use simulation::provider;

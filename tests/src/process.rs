@@ -21,6 +21,11 @@ pub struct EngineProcess(SupervisedProcess);
 impl EngineProcess {
     /// Starts `holdfast`, the binary at `binary`, with these arguments on the test's stores.
     pub fn start(binary: &str, test: &TestStores, arguments: &[&str]) -> Self {
+        Self::start_with(binary, test, arguments, &[])
+    }
+
+    /// [`EngineProcess::start`] with more in its environment, or something else than usual.
+    pub fn start_with(binary: &str, test: &TestStores, arguments: &[&str], environment: &[(&str, &str)]) -> Self {
         assert_eq!(test.clock.offset_ms(), 0, "another process does not share the test's clock");
         let settings = &test.settings;
         let mut command = Command::new(binary);
@@ -32,7 +37,8 @@ impl EngineProcess {
             .env("HOLDFAST_REDIS_CONFIGURE", "false")
             .env("HOLDFAST_FAKE_PROVIDER", "true")
             .env("HOLDFAST_PG_CONNECTIONS", "8")
-            .env("HOLDFAST_LOG", std::env::var("HOLDFAST_TEST_LOG").unwrap_or_else(|_| "error".to_owned()));
+            .env("HOLDFAST_LOG", std::env::var("HOLDFAST_TEST_LOG").unwrap_or_else(|_| "error".to_owned()))
+            .envs(environment.iter().copied());
         Self(SupervisedProcess::spawn(command, Signal::SIGKILL).expect("the binary starts"))
     }
 
@@ -71,9 +77,15 @@ pub struct ApiProcess {
 impl ApiProcess {
     /// Starts an API process on free ports and waits until it answers.
     pub async fn start(binary: &str, test: &TestStores) -> Self {
+        Self::start_with(binary, test, &[]).await
+    }
+
+    /// [`ApiProcess::start`] with more in its environment, or something else than usual.
+    pub async fn start_with(binary: &str, test: &TestStores, environment: &[(&str, &str)]) -> Self {
         let (port, ops_port) = (free_port(), free_port());
         let (addr, ops_addr) = (format!("127.0.0.1:{port}"), format!("127.0.0.1:{ops_port}"));
-        let process = EngineProcess::start(binary, test, &["api", "--addr", &addr, "--ops-addr", &ops_addr]);
+        let arguments = ["api", "--addr", &addr, "--ops-addr", &ops_addr];
+        let process = EngineProcess::start_with(binary, test, &arguments, environment);
         let api = Self { process, url: format!("http://{addr}"), client: client() };
         let ready = format!("http://{ops_addr}/readyz");
         until("the API to be ready", async || {

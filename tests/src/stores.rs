@@ -223,30 +223,7 @@ async fn template(admin: &mut PgConnection) -> String {
 async fn keys_of(settings: &StoreSettings) -> Vec<String> {
     let client = redis::Client::open(settings.redis_url.as_str()).unwrap();
     let mut connection = client.get_multiplexed_async_connection().await.unwrap();
-    // The queues' keys begin with the same characters, without the colon.
-    let stem = settings.redis_prefix.trim_end_matches(':');
-    let pattern = format!("{}*", stem.replace(['*', '?', '[', ']', '\\'], "?"));
-    let mut found = Vec::new();
-    let mut cursor = 0_u64;
-    loop {
-        let (next, keys): (u64, Vec<String>) = redis::cmd("SCAN")
-            .arg(cursor)
-            .arg("MATCH")
-            .arg(&pattern)
-            .arg("COUNT")
-            .arg(1_000)
-            .query_async(&mut connection)
-            .await
-            .unwrap();
-        found.extend(keys.into_iter().filter(|key| key.starts_with(stem)));
-        cursor = next;
-        if cursor == 0 {
-            break;
-        }
-    }
-    found.sort();
-    found.dedup();
-    found
+    simulation::audit::keys_of(&mut connection, &settings.redis_prefix).await.expect("Redis answers")
 }
 
 async fn remove_keys(settings: &StoreSettings) {

@@ -8,10 +8,12 @@ use api::auth::{Identity, new_api_key};
 use api::ops::{self, Draining, Metrics};
 use api::rate::RateSettings;
 use api::serve::{identity, public_router};
+use api::stream::StreamSettings;
 use api::{ApiSettings, OpsSettings};
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{HeaderMap, Method, Request, StatusCode};
+use axum::response::Response;
 use domain::flow::Stores;
 use domain::store::pg::api_keys::KeyScope;
 use serde_json::Value;
@@ -37,6 +39,7 @@ pub fn api_settings() -> ApiSettings {
         request_timeout_ms: 10_000,
         requests_max: 4_096,
         connections_max: 1_000,
+        streams: StreamSettings { max: 100, per_address_max: 50 },
         rates: RateSettings::unlimited(),
     }
 }
@@ -141,9 +144,14 @@ impl Ask {
         request.body(Body::from(self.body)).expect("a request")
     }
 
+    /// Sends it to a router, and leaves the body to be read as it comes.
+    pub async fn open(self, router: &Router) -> Response {
+        router.clone().oneshot(self.request()).await.expect("a router always answers")
+    }
+
     /// Sends it to a router.
     pub async fn send(self, router: &Router) -> Answer {
-        let response = router.clone().oneshot(self.request()).await.expect("a router always answers");
+        let response = self.open(router).await;
         let (parts, body) = response.into_parts();
         let bytes = to_bytes(body, ANSWER_BYTES_MAX).await.expect("the body is whole");
         let text = String::from_utf8(bytes.to_vec()).expect("the body is UTF-8");
@@ -174,7 +182,7 @@ impl Web {
         let draining = Draining::default();
         let metrics = Metrics::install().expect("nobody else records metrics");
         let ops = ops::router(&settings.ops, stores.clone(), Arc::clone(&identity), (metrics, draining.clone()));
-        let app = App::new(stores.clone(), Arc::clone(&identity), fake);
+        let app = App::new(stores.clone(), Arc::clone(&identity), fake, settings.streams);
         let public = public_router(&settings, app).expect("the settings can be used");
         Self { public, ops, draining, identity }
     }

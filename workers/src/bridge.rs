@@ -8,10 +8,12 @@ use domain::flow::warm_up::request_warm_up;
 use domain::store::redis::RedisUnavailable;
 use tokio_util::sync::CancellationToken;
 
-use crate::expiry_jobs::queue_expiries;
+use crate::expiry_jobs::{is_backlogged, queue_expiries};
 
 const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(2);
+/// Expiries heard at once from which on the workers may not keep up.
+const BURST: usize = 100;
 /// Bridges that reconnect within so many ms ask for one warm-up together.
 const GAP_WINDOW_MS: i64 = 5_000;
 
@@ -66,6 +68,9 @@ async fn listen(
         }
     }
     while let Some(heard) = listener.next_batch().await {
+        if heard.len() >= BURST && is_backlogged(stores).await.unwrap_or(true) {
+            continue;
+        }
         let claimed = match stores.redis.claim_deadlines(&heard, stores.timing.lease_ms).await {
             Ok((_, claimed)) => claimed,
             // Unclaimed: the sweep takes them.

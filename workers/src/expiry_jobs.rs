@@ -8,6 +8,19 @@ use domain::store::pg::outbox::JobKind;
 use domain::store::redis::deadlines::ClaimedDeadline;
 use serde_json::json;
 
+/// Expire jobs that may wait before no more deadlines are claimed. What is claimed and not done when its lease runs out
+/// is claimed again: more than the workers do in a lease would be queued twice, and the queue grow faster than they work.
+const JOBS_WAITING_MAX: u64 = 64;
+
+/// Whether the workers have as much to expire as they can do in a lease. What is not claimed meanwhile stays in the
+/// index, where the sweep finds it.
+///
+/// # Errors
+/// The queues' Redis failed.
+pub async fn is_backlogged(stores: &Stores) -> Result<bool, QueueError> {
+    Ok(stores.jobs.count_waiting(Queue::Expiries).await? >= JOBS_WAITING_MAX)
+}
+
 /// Queues the expiry of claimed reservations. Where this fails, the lease on them runs out and the sweep comes again.
 ///
 /// # Errors

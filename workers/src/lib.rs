@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use domain::flow::Stores;
 use domain::flow::finalize_payment::Gateways;
-use domain::flow::warm_up::{repair_missed, request_warm_up};
+use domain::flow::warm_up::{repair_missed, warm_up_at_start};
 use domain::queue::{Queue, Retention, queue_stats, record_queue_gauges};
 use domain::runtime::clock::new_uuid;
 use tokio::task::JoinSet;
@@ -41,12 +41,18 @@ pub struct WorkerSettings {
     pub configure_redis: bool,
 }
 
+/// The payment providers of an installation.
+#[must_use]
+pub fn gateways(stores: &Stores) -> Gateways {
+    Gateways { fake: Arc::new(FakeGateway::new(stores.pg.clone())) }
+}
+
 /// The one registration list: who runs which queue's jobs.
 fn handlers(stores: &Stores, queue: Queue) -> Vec<Arc<dyn JobHandler>> {
     let stores = stores.clone();
     match queue {
         Queue::Payments => {
-            let gateways = Gateways { fake: Arc::new(FakeGateway::new(stores.pg.clone())) };
+            let gateways = gateways(&stores);
             vec![Arc::new(FinalizePayment { stores, gateways })]
         }
         Queue::Expiries => vec![Arc::new(ExpireReservations { stores })],
@@ -92,17 +98,6 @@ pub async fn run(stores: Stores, settings: WorkerSettings, shutdown: Cancellatio
 fn process_name() -> String {
     let random = new_uuid().simple().to_string();
     format!("{}-{}", std::process::id(), &random[20..])
-}
-
-async fn warm_up_at_start(stores: Stores, process: String, shutdown: CancellationToken) {
-    let ask_again = Duration::from_secs(1);
-    while let Err(error) = request_warm_up(&stores, &format!("start-{process}")).await {
-        tracing::warn!(error = &error as &dyn std::error::Error, "the warm-up at start waits for Redis");
-        tokio::select! {
-            () = shutdown.cancelled() => return,
-            () = tokio::time::sleep(ask_again) => {}
-        }
-    }
 }
 
 async fn forget_old_keys(stores: Stores, shutdown: CancellationToken) {

@@ -26,6 +26,10 @@ pub struct Identity {
     pub proxies: TrustedProxies,
 }
 
+/// Where a request comes from, past the proxies that are believed. On every request of the public listener.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ClientAddress(pub(crate) IpAddr);
+
 /// Finds out who calls, charges its rate, and lets the request through with its [`Caller`].
 pub async fn identify(State(identity): State<Arc<Identity>>, mut request: Request, next: Next) -> Response {
     let peer = request.extensions().get::<ConnectInfo<Peer>>().map(|ConnectInfo(peer)| *peer);
@@ -34,6 +38,7 @@ pub async fn identify(State(identity): State<Arc<Identity>>, mut request: Reques
         Ok(caller) => {
             let label = CallerLabel(caller.to_string());
             request.extensions_mut().insert(caller);
+            request.extensions_mut().insert(ClientAddress(address));
             let mut response = next.run(request).await;
             response.extensions_mut().insert(label);
             response

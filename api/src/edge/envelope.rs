@@ -12,7 +12,7 @@ use super::Edge;
 use super::request_id::{RequestId, X_REQUEST_ID};
 use crate::problem::{PROBLEM_JSON, Problem};
 
-/// The header that tells our clock, in milliseconds since 1970.
+/// The header that tells the time, Postgres's, in milliseconds since 1970.
 pub static SERVER_TIME: HeaderName = HeaderName::from_static("server-time");
 
 /// Who called, for the log: left by the identity layer in the answer's extensions. Never a secret, never a whole token.
@@ -35,7 +35,7 @@ pub async fn envelope(State(edge): State<Edge>, mut request: Request, next: Next
 
     let response = next.run(request).await;
     let mut response = in_problem_form(response, &request_id);
-    set_headers(response.headers_mut(), &request_id, to_ms(edge.clock.process_now()));
+    set_headers(response.headers_mut(), &request_id, to_ms(edge.clock.told_now()));
 
     let caller = response.extensions_mut().remove::<CallerLabel>();
     let status = response.status().as_u16();

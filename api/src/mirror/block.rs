@@ -16,7 +16,9 @@ use tokio::sync::Notify;
 
 use super::frame::Frame;
 use super::state::{Applied, BlockState, Change, Spans, Standing, StoreClock, What};
-use super::{BlockView, Counts, LastUsed, Mirror, REFRESH_EVERY, ReadError, STANDBY_GRACE, keep_for, lock};
+use super::{
+    BlockView, Counts, LastUsed, Mirror, Picture, REFRESH_EVERY, ReadError, STANDBY_GRACE, Seen, keep_for, lock,
+};
 
 /// How often a reading is repeated because changes overtook it, before it is shown as it is.
 const READINGS_MAX: usize = 3;
@@ -147,6 +149,30 @@ impl MirroredBlock {
         let kept_until = now + keep_for(now.elapsed(), KEPT_MAX);
         self.encoded.store(Some(Arc::new(stamp(Arc::clone(&view), &look, offset_ms, kept_until))));
         Ok(view)
+    }
+
+    /// The block's seats now; none where they are as they were `seen`.
+    pub(super) async fn picture(
+        self: &Arc<Self>,
+        mirror: &Mirror,
+        sheet: &Arc<EventSheet>,
+        seen: Option<&Seen>,
+    ) -> Result<Option<Picture>, ReadError> {
+        self.make_ready(mirror, sheet).await?;
+        let (now, offset_ms) = (Monotonic::now(), mirror.stores.redis.clock().offset_ms());
+        let is_seen = seen.is_some_and(|seen| {
+            // Another block may have taken the place of one that was forgotten: its changes are counted anew.
+            Weak::ptr_eq(&seen.block, &Arc::downgrade(self))
+                && seen.changes == self.changes.load(Ordering::Acquire)
+                && seen.offset_ms == offset_ms
+                && now < seen.until
+        });
+        if is_seen {
+            return Ok(None);
+        }
+        let look = self.look(sheet, now, offset_ms).ok_or(ReadError::UnknownBlock)?;
+        let seen = Seen { block: Arc::downgrade(self), changes: look.changes, offset_ms, until: look.until };
+        Ok(Some(Picture { frame: look.frame, version: look.version, statuses: look.statuses, seen }))
     }
 
     /// The block's version and counts, and until when they are so if nothing is heard.

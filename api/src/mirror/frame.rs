@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use domain::flow::event_book::EventSheet;
+use domain::label::Label;
 use domain::money::Money;
 use domain::seat::SeatStatus;
 use domain::seat_map::Block;
@@ -13,7 +14,9 @@ use sha2::{Digest as _, Sha256};
 use super::Counts;
 
 /// The parts of a block's answer that stay.
-pub(super) struct Frame {
+pub(crate) struct Frame {
+    /// The block's label.
+    pub(crate) block: Label,
     pub(super) sheet: Arc<EventSheet>,
     /// The parts, one after the other.
     fixed: Vec<u8>,
@@ -42,7 +45,7 @@ struct SeatHead<'a> {
 
 impl Frame {
     /// Writes the parts that stay.
-    pub(super) fn new(sheet: &Arc<EventSheet>, block: &Block) -> Self {
+    pub(crate) fn new(sheet: &Arc<EventSheet>, block: &Block) -> Self {
         let seats = sheet.map.seats_of(block);
         let mut fixed = Vec::with_capacity(128 + seats.len() * 120);
         let mut ends = Vec::with_capacity(seats.len() + 2);
@@ -73,17 +76,24 @@ impl Frame {
         fixed.extend_from_slice(if seats.is_empty() { b"]}" } else { b"\"}]}" });
         ends.push(fixed.len());
         let digest = Sha256::digest(&fixed).into();
-        Self { sheet: Arc::clone(sheet), fixed, ends, digest, tariff: Tariff::new(sheet, block) }
+        Self {
+            block: block.block.clone(),
+            sheet: Arc::clone(sheet),
+            fixed,
+            ends,
+            digest,
+            tariff: Tariff::new(sheet, block),
+        }
     }
 
     /// Whether it is this sheet's: same map, same revision.
-    pub(super) fn is_of(&self, sheet: &EventSheet) -> bool {
+    pub(crate) fn is_of(&self, sheet: &EventSheet) -> bool {
         Arc::ptr_eq(&self.sheet.map, &sheet.map) && self.sheet.event.revision == sheet.event.revision
     }
 
     /// The answer: its strong entity tag, quoted, and its bytes. Any process makes the same tag for the same bytes,
     /// and another for others.
-    pub(super) fn encode(&self, version: u64, statuses: &[SeatStatus], counts: &Counts) -> (String, Bytes) {
+    pub(crate) fn encode(&self, version: u64, statuses: &[SeatStatus], counts: &Counts) -> (String, Bytes) {
         let version = version.to_string();
         let words = counts.available * SeatStatus::Available.as_str().len()
             + counts.held * SeatStatus::Held.as_str().len()
@@ -108,7 +118,7 @@ impl Frame {
     }
 
     /// Counts statuses, and finds the lowest price among available seats.
-    pub(super) fn count(&self, statuses: &[SeatStatus]) -> Counts {
+    pub(crate) fn count(&self, statuses: &[SeatStatus]) -> Counts {
         let mut counts = Counts::default();
         let mut offered = vec![false; self.tariff.amounts.len()];
         for (status, tariff) in statuses.iter().zip(&self.tariff.of_seat) {
@@ -165,65 +175,10 @@ fn write_json(out: &mut Vec<u8>, value: &impl Serialize) {
 mod tests {
     use std::collections::BTreeMap;
 
-    use domain::event::{Event, EventRules, EventStatus};
-    use domain::id::{BlockId, EventId, SeatId, VenueId};
-    use domain::label::Label;
-    use domain::seat_map::{Seat, SeatMap};
-    use domain::time::{VenueZone, from_ms};
     use serde_json::{Value, json};
 
+    use super::super::example::sheet;
     use super::*;
-
-    fn label(text: &str) -> Label {
-        Label::parse(text).unwrap()
-    }
-
-    fn sheet(seats: &[(&str, &str, &str)], prices: &[(&str, i64)]) -> Arc<EventSheet> {
-        let zone = VenueZone::parse("Asia/Seoul").unwrap();
-        let starts_at = zone.read("2026-12-01T19:00:00").unwrap();
-        let event = Event {
-            id: EventId("0190b0c4-0000-7000-8000-000000000001".parse().unwrap()),
-            venue: VenueId("0190b0c4-0000-7000-8000-000000000002".parse().unwrap()),
-            zone,
-            title: "A match".to_owned(),
-            date_key: "20261201".to_owned(),
-            starts_at,
-            sales_open_at: None,
-            sales_close_at: None,
-            currency: "KRW".parse().unwrap(),
-            prices: prices.iter().map(|(category, amount)| ((*category).to_owned(), *amount)).collect(),
-            rules: EventRules {
-                hold_ttl_ms: 600_000,
-                payment_window_ms: 300_000,
-                extensions_max: 0,
-                seats_per_reservation_max: 8,
-                seats_per_buyer_max: None,
-            },
-            status: EventStatus::OnSale,
-            revision: 1,
-            blocks_prepared: 1,
-            blocks_total: 1,
-        };
-        let block = Block {
-            id: BlockId(1),
-            block: label("가 \"1\""),
-            names: BTreeMap::new(),
-            tier: None,
-            seats: 0..seats.len(),
-        };
-        let seat = |(index, (row, column, category)): (usize, &(&str, &str, &str))| Seat {
-            id: SeatId(i64::try_from(index).unwrap() + 7),
-            block: 0,
-            row: label(row),
-            column: label(column),
-            label: format!("{row}-{column}").into(),
-            category: (*category).into(),
-            x: 0.0,
-            y: 0.0,
-        };
-        let map = SeatMap::new(event.venue, vec![block], seats.iter().enumerate().map(seat).collect());
-        Arc::new(EventSheet::new(event, Arc::new(map), from_ms(0)))
-    }
 
     fn frame(sheet: &Arc<EventSheet>) -> Frame {
         Frame::new(sheet, &sheet.map.blocks()[0])

@@ -29,7 +29,8 @@ pub fn board_router(redis: &QueueRedis) -> Router {
             OpsView::new(redis.clone(), queue),
         );
     }
-    let api = queues.build();
+    // Without a fallback of its own the nested router would take the pages': HTML and 200 for a path that is not there.
+    let api = queues.build().fallback(async || Problem::with_detail(ProblemCode::NotFound, "There is no such path."));
     Router::new().nest("/api/v1", api).fallback_service(ServeUI::new()).layer(middleware::from_fn(only_look))
 }
 

@@ -4,6 +4,7 @@
 //! requests would fail (Postgres away, migrations missing, draining), and `degraded` where they are only slower (Redis
 //! away, or not warmed up yet).
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -35,12 +36,12 @@ pub enum Condition {
 }
 
 /// One thing and how it is.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Serialize)]
 struct Check {
     name: &'static str,
     state: Condition,
     #[serde(skip_serializing_if = "Option::is_none")]
-    note: Option<&'static str>,
+    note: Option<Cow<'static, str>>,
 }
 
 /// What there is to know.
@@ -82,7 +83,7 @@ impl Health {
             report.checks.push(Check {
                 name: "draining",
                 state: Condition::Failed,
-                note: Some("the process is stopping"),
+                note: Some("the process is stopping".into()),
             });
         }
         report
@@ -108,8 +109,8 @@ async fn look(stores: &Stores) -> Report {
     let warm_up = async {
         match tokio::time::timeout(CHECK_LIMIT, stores.redis.epoch()).await {
             Ok(Ok(Some(_))) => (Condition::Ok, None),
-            Ok(Ok(None)) => (Condition::Degraded, Some("a worker has still to rebuild Redis from Postgres")),
-            Ok(Err(_)) | Err(_) => (Condition::Degraded, Some("unknown")),
+            Ok(Ok(None)) => (Condition::Degraded, Some(warm_up_note(stores).await)),
+            Ok(Err(_)) | Err(_) => (Condition::Degraded, Some(Cow::Borrowed("unknown"))),
         }
     };
     // Only looked at: setting what is missing is the workers' part.
@@ -124,11 +125,12 @@ async fn look(stores: &Stores) -> Report {
         }
     };
     let ([postgres, migrations], redis, settings, warm_up) = tokio::join!(postgres, redis, settings, warm_up);
+    let fixed = |(state, note): (Condition, Option<&'static str>)| (state, note.map(Cow::Borrowed));
     let named = [
-        ("postgres", postgres),
-        ("migrations", migrations),
-        ("redis", redis),
-        ("redis_settings", settings),
+        ("postgres", fixed(postgres)),
+        ("migrations", fixed(migrations)),
+        ("redis", fixed(redis)),
+        ("redis_settings", fixed(settings)),
         ("warm_up", warm_up),
     ];
     let checks: Vec<Check> = named.into_iter().map(|(name, (state, note))| Check { name, state, note }).collect();
@@ -139,6 +141,14 @@ async fn look(stores: &Stores) -> Report {
         (false, false) => Condition::Ok,
     };
     Report { status, checks }
+}
+
+/// How far a worker is that rebuilds Redis.
+async fn warm_up_note(stores: &Stores) -> Cow<'static, str> {
+    match tokio::time::timeout(CHECK_LIMIT, stores.redis.warm_up_progress()).await {
+        Ok(Ok(Some(progress))) => format!("a worker is rebuilding Redis from Postgres: {progress} so far").into(),
+        Ok(Ok(None) | Err(_)) | Err(_) => "a worker has still to rebuild Redis from Postgres".into(),
+    }
 }
 
 /// `ok` or `degraded` with 200, `failed` with 503; with `?verbose`, for who may see it, what is the matter.

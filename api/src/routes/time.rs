@@ -20,5 +20,5 @@ pub struct ServerTime {
 /// The server's clock, to count down by.
 #[utoipa::path(get, path = "/v1/time", tag = "Reference", responses((status = 200, description = "Now", body = ServerTime)))]
 pub async fn get_time(State(app): State<App>) -> Json<ServerTime> {
-    Json(ServerTime { server_time: app.stores().pg.clock().process_now() })
+    Json(ServerTime { server_time: app.stores().pg.clock().told_now() })
 }

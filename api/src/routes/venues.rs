@@ -17,11 +17,14 @@ use crate::answer;
 use crate::app::App;
 use crate::auth::Admin;
 use crate::extract::{Path, Query, read_body};
-use crate::problem::{FieldError, Problem, ProblemCode};
+use crate::problem::{Conflict, FieldError, Problem, ProblemCode};
 use crate::wire::{Page, cut_page};
 
 /// How long a file may take to arrive.
 const UPLOAD_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(240);
+
+/// The most seats that a refused file's answer names.
+const TAKEN_SHOWN_MAX: usize = 200;
 
 /// A venue without its seats.
 #[derive(Debug, Serialize, ToSchema)]
@@ -188,7 +191,7 @@ impl From<VenueImport> for ImportBody {
         (status = 201, description = "Stored", body = ImportBody),
         (status = 200, description = "Nothing to store: a dry run, or the venue had this very map", body = ImportBody),
         (status = 403, description = "`forbidden`: not an API key of scope admin"),
-        (status = 409, description = "`conflict`: events use the venue with another map, or it is in another zone"),
+        (status = 409, description = "`conflict`: events use the venue with another map (`conflicts` and `errors` name the seats that somebody owns and which the file would change), or it is in another zone"),
         (status = 422, description = "`validation_failed`: `errors` names every fault with its line or path")))]
 pub async fn import_venue(
     _: Admin,
@@ -219,9 +222,20 @@ impl From<ImportVenueError> for Problem {
                 }
                 Self::invalid_all(errors)
             }
-            ImportVenueError::InUse(_) | ImportVenueError::OtherZone { .. } => {
+            ImportVenueError::InUse { ref taken, .. } => {
+                let shown = taken.iter().take(TAKEN_SHOWN_MAX);
+                let conflicts = shown
+                    .clone()
+                    .map(|seat| Conflict { seat: seat.id.to_string(), status: seat.status.as_str().to_owned() });
+                let mut errors: Vec<FieldError> = shown.map(|seat| FieldError::new("seat", seat.to_string())).collect();
+                if let Some(more @ 1..) = taken.len().checked_sub(TAKEN_SHOWN_MAX) {
+                    errors.push(FieldError::new("", format!("and {more} more seats")));
+                }
                 Self::with_detail(ProblemCode::Conflict, error.to_string())
+                    .conflicts(conflicts.collect())
+                    .errors(errors)
             }
+            ImportVenueError::OtherZone { .. } => Self::with_detail(ProblemCode::Conflict, error.to_string()),
             ImportVenueError::Pg(error) => error.into(),
             ImportVenueError::Interrupted(error) => Self::internal(&error),
         }

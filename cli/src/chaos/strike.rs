@@ -239,6 +239,7 @@ impl Striker {
             Link::Cut => "cut",
             Link::Frozen => "frozen",
             Link::Deaf => "deaf",
+            Link::Slow(_) => "slow",
             Link::Whole => "whole",
         };
         match fault.kind {

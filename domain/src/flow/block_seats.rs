@@ -13,9 +13,9 @@ use crate::store::pg::claims::{Blocking, block_claims, unblock_claims};
 use crate::store::pg::outbox::{JobKind, OutboxRow, insert_outbox};
 use crate::store::pg::{PgError, commit};
 
-use super::Stores;
 use super::event_book::EventSheet;
 use super::read_block::heal_some;
+use super::{FaultPoint, Stores};
 
 /// What an operator wants.
 pub struct BlockOrder {
@@ -74,6 +74,7 @@ pub async fn block_seats(stores: &Stores, order: BlockOrder) -> Result<usize, Bl
     if stores.redis.mark_unsettled(order.event.0).await.is_err() {
         stores.note_redis_missed();
     }
+    stores.faults.pass(FaultPoint::BlockMarked).await;
     let offset = stores.pg.clock().offset_ms();
     let (place, log) = ((order.event, seats.as_slice()), (order.actor.as_str(), order.reason.as_str()));
     let mut tx = stores.pg.begin().await?;
@@ -88,8 +89,10 @@ pub async fn block_seats(stores: &Stores, order: BlockOrder) -> Result<usize, Bl
     }
     insert_outbox(&mut tx, &row).await?;
     commit(tx).await?;
+    stores.faults.pass(FaultPoint::BlockCommitted).await;
     // At once where that is possible; the job makes sure.
     show(stores, &sheet, &seats).await;
+    stores.faults.pass(FaultPoint::BlockShown).await;
     if let Err(error) = stores.jobs.enqueue(&[row.job()]).await {
         stores.note_redis_missed();
         tracing::warn!(error = &error as &dyn std::error::Error, "the job waits in the outbox");

@@ -69,15 +69,19 @@ struct Entry {
     used: Monotonic,
 }
 
-/// Seat maps by venue, each with the version it is of.
-type SeatMaps = HashMap<VenueId, (i32, Arc<SeatMap>)>;
+/// A venue's map, which lives as long as an event that uses it, or as long as it is asked for.
+struct KnownMap {
+    version: i32,
+    map: Arc<SeatMap>,
+    used: Monotonic,
+}
 
 /// The book. Cheap to clone.
 #[derive(Clone)]
 pub struct EventBook {
     pg: Pg,
     entries: Arc<Mutex<HashMap<EventId, Entry>>>,
-    maps: Arc<Mutex<SeatMaps>>,
+    maps: Arc<Mutex<HashMap<VenueId, KnownMap>>>,
     /// Held while Postgres is asked; when it last failed to answer.
     looking: Arc<tokio::sync::Mutex<Option<Monotonic>>>,
 }
@@ -120,6 +124,25 @@ impl EventBook {
         }
     }
 
+    /// An event that this process will not soon be asked for again: known already, or read and not kept. A seat map of
+    /// 200,000 seats is many megabytes.
+    ///
+    /// # Errors
+    /// [`PgError`].
+    pub async fn sheet_in_passing(&self, id: EventId) -> Result<Option<Arc<EventSheet>>, PgError> {
+        if self.known(id).is_some() {
+            return self.sheet(id).await;
+        }
+        let checked = Monotonic::now();
+        let Some((now_at_check, _)) = self.pg.now_if_event(id, None).await? else { return Ok(None) };
+        let Some(event) = self.pg.find_event(id).await? else { return Ok(None) };
+        let map = match self.known_map(event.venue).await?.1 {
+            Some(map) => map,
+            None => Arc::new(self.pg.load_seat_map(event.venue).await?),
+        };
+        Ok(Some(Arc::new(EventSheet { event, map, now_at_check, checked })))
+    }
+
     /// An event as it was at `since` or later: what a refusal needs that an older look would have to answer for. Those
     /// who ask together share one look.
     ///
@@ -147,14 +170,27 @@ impl EventBook {
     /// # Errors
     /// [`PgError`].
     pub async fn seat_map(&self, venue: VenueId) -> Result<Arc<SeatMap>, PgError> {
-        let version = self.pg.find_venue(venue).await?.map_or(0, |venue| venue.version);
-        let known = lock(&self.maps).get(&venue).filter(|(known, _)| *known == version).map(|(_, map)| Arc::clone(map));
+        let (version, known) = self.known_map(venue).await?;
         if let Some(map) = known {
             return Ok(map);
         }
         let map = Arc::new(self.pg.load_seat_map(venue).await?);
-        lock(&self.maps).insert(venue, (version, Arc::clone(&map)));
+        let mut maps = lock(&self.maps);
+        maps.retain(|_, known| Arc::strong_count(&known.map) > 1 || known.used.elapsed() < FORGOTTEN_AFTER);
+        maps.insert(venue, KnownMap { version, map: Arc::clone(&map), used: Monotonic::now() });
         Ok(map)
+    }
+
+    /// The version of a venue's map, and the map itself if that one is known.
+    async fn known_map(&self, venue: VenueId) -> Result<(i32, Option<Arc<SeatMap>>), PgError> {
+        let version = self.pg.find_venue(venue).await?.map_or(0, |venue| venue.version);
+        let mut maps = lock(&self.maps);
+        let known = maps.get_mut(&venue).filter(|known| known.version == version);
+        let map = known.map(|known| {
+            known.used = Monotonic::now();
+            Arc::clone(&known.map)
+        });
+        Ok((version, map))
     }
 
     /// What is known of an event, and whether it is still trusted.

@@ -7,15 +7,20 @@
 //! Crash windows: after the commit, and after Redis shows it, the index entry still stands and the lease on it runs out:
 //! the sweep comes back.
 
-use crate::id::ReservationId;
-use crate::store::pg::reservations::expire_reservations as expire_rows;
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use crate::id::{EventId, ReservationId};
+use crate::label::Label;
+use crate::store::pg::reservations::{ExpiredRows, expire_reservations as expire_rows};
 use crate::store::pg::{PgError, commit};
+use crate::store::redis::releases::ExpiredSeats;
+use crate::time::to_ms;
 
 use super::show_reservation::{ShowReservationError, show_reservations};
 use super::{FaultPoint, Stores};
 
 /// Reservations in one expire job.
-pub const RESERVATIONS_PER_JOB_MAX: usize = 100;
+pub const RESERVATIONS_PER_JOB_MAX: usize = 500;
 
 /// Why reservations could not be expired: nothing is lost, the index still has them.
 #[derive(Debug, thiserror::Error)]
@@ -37,7 +42,46 @@ pub async fn expire_reservations(stores: &Stores, ids: &[ReservationId]) -> Resu
     let expired = expire_rows(&mut tx, ids, stores.pg.clock().offset_ms()).await?;
     commit(tx).await?;
     stores.faults.pass(FaultPoint::ExpiryCommitted).await;
-    metrics::counter!("holdfast_reservations_expired_total").increment(u64::try_from(expired.len()).unwrap_or(0));
-    show_reservations(stores, ids).await?;
-    Ok(expired.len())
+    let count = expired.reservations.len();
+    metrics::counter!("holdfast_reservations_expired_total").increment(u64::try_from(count).unwrap_or(0));
+    let shown = release(stores, &expired).await?;
+    // Of all others something else may have to be shown, or a payment's job to be queued.
+    let others: Vec<ReservationId> = ids.iter().copied().filter(|id| !shown.contains(id)).collect();
+    if !others.is_empty() {
+        show_reservations(stores, &others).await?;
+    }
+    Ok(count)
+}
+
+/// Shows that the seats of those that just expired are available: all in one round trip, and without asking Postgres
+/// again, since a burst of deadlines is many of them. Returns those that are shown. Those with payments are not among
+/// them.
+async fn release(stores: &Stores, expired: &ExpiredRows) -> Result<HashSet<ReservationId>, ShowReservationError> {
+    let deadlines: HashMap<ReservationId, i64> = expired
+        .reservations
+        .iter()
+        .filter(|reservation| !reservation.has_payment)
+        .map(|reservation| (reservation.id, to_ms(reservation.deadline)))
+        .collect();
+    let mut blocks: BTreeMap<(EventId, Label), ExpiredSeats> = BTreeMap::new();
+    for freed in &expired.seats {
+        let Some(&deadline_ms) = deadlines.get(&freed.reservation) else { continue };
+        // An event that is gone has no picture.
+        let Some(sheet) = stores.book.sheet(freed.event).await? else { continue };
+        let Some(seat) = sheet.map.seat(freed.seat) else { continue };
+        let block = sheet.map.block_of(seat);
+        let of_block = blocks.entry((freed.event, block.block.clone())).or_insert_with(|| ExpiredSeats {
+            event: freed.event,
+            block: sheet.block_key(block),
+            seats: Vec::new(),
+        });
+        let key = stores.redis.keys().seat(&of_block.block, &seat.column, &seat.row);
+        of_block.seats.push((key, freed.reservation, deadline_ms));
+    }
+    let blocks: Vec<ExpiredSeats> = blocks.into_values().collect();
+    stores.redis.release_expired(&blocks).await?;
+    stores.faults.pass(FaultPoint::ExpiryShown).await;
+    let shown: Vec<ReservationId> = deadlines.into_keys().collect();
+    stores.redis.forget_deadlines(&shown).await?;
+    Ok(shown.into_iter().collect())
 }

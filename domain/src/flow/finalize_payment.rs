@@ -7,10 +7,13 @@
 
 use std::sync::Arc;
 
-use crate::gateway::{PaymentGateway, PaymentRequest, ProviderPayment, ProviderState, UnknownOutcome};
+use crate::decide::payment::{
+    self as decide, Believed, Captured, GivenUp, Mismatch, MoneyAt, NextStep, Owning, Patience, TooLate,
+};
+use crate::gateway::{PaymentGateway, PaymentRequest, ProviderPayment, UnknownOutcome};
 use crate::id::{OutboxId, PaymentId, RefundId, ReservationId};
 use crate::payment::{Payment, PaymentStatus, Provider};
-use crate::reservation::{CancelReason, ReservationState};
+use crate::reservation::CancelReason;
 use crate::runtime::clock::new_uuid;
 use crate::store::pg::claims::{commit_claims, reclaim_seats, sell_claims};
 use crate::store::pg::outbox::close_outbox;
@@ -24,9 +27,6 @@ use crate::time::to_ms;
 use super::show_reservation::show_after_change;
 use super::{FaultPoint, Stores};
 
-/// How often a provider is asked again about a payment that has not ended.
-const ASK_AGAIN_MS: i64 = 1_000;
-
 /// The providers.
 #[derive(Clone)]
 pub struct Gateways {
@@ -35,7 +35,7 @@ pub struct Gateways {
 }
 
 impl Gateways {
-    fn of(&self, provider: Provider) -> &dyn PaymentGateway {
+    pub(super) fn of(&self, provider: Provider) -> &dyn PaymentGateway {
         match provider {
             Provider::Fake => &*self.fake,
         }
@@ -77,6 +77,12 @@ enum Step {
     Progress(PaymentProgress),
 }
 
+impl Step {
+    fn unknown(reason: &str) -> Self {
+        Self::Progress(PaymentProgress::Unknown { reason: reason.to_owned() })
+    }
+}
+
 impl From<UnknownOutcome> for Step {
     fn from(unknown: UnknownOutcome) -> Self {
         Self::Progress(PaymentProgress::Unknown { reason: unknown.0 })
@@ -97,15 +103,13 @@ pub async fn finalize_payment(
     for _ in 0..STEPS_MAX {
         let payment = stores.pg.find_payment(id).await?.ok_or(FinalizePaymentError::NotFound(id))?;
         let finalizing = Finalizing { stores, gateway: gateways.of(payment.provider), payment };
-        let step = match finalizing.payment.status {
-            PaymentStatus::Requested | PaymentStatus::Authorized => finalizing.authorize().await?,
-            PaymentStatus::Capturing => finalizing.capture().await?,
-            PaymentStatus::Captured => finalizing.settle_captured().await?,
-            PaymentStatus::Declined
-            | PaymentStatus::Voided
-            | PaymentStatus::Refunded
-            | PaymentStatus::PartlyRefunded
-            | PaymentStatus::NeedsReview => finalizing.close().await?,
+        let step = match decide::next_step(finalizing.payment.status, finalizing.payment.amount) {
+            NextStep::Authorize => finalizing.authorize().await?,
+            NextStep::CommitSeats => finalizing.commit_seats(MoneyAt::Nothing, None).await?,
+            NextStep::Capture => finalizing.capture().await?,
+            NextStep::Confirm => finalizing.confirm().await?,
+            NextStep::SettleCaptured => finalizing.settle_captured().await?,
+            NextStep::Close => finalizing.close().await?,
         };
         if let Step::Progress(progress) = step {
             return Ok(progress);
@@ -134,9 +138,6 @@ impl Finalizing<'_> {
     }
 
     async fn authorize(self) -> Result<Step, FinalizePaymentError> {
-        if self.payment.amount.amount == 0 {
-            return self.commit_seats(None).await;
-        }
         let request = self.request();
         let answer = match self.gateway.authorize(&request).await {
             Ok(answer) => answer,
@@ -147,50 +148,39 @@ impl Finalizing<'_> {
             },
         };
         self.stores.faults.pass(FaultPoint::PaymentAuthorized).await;
-        self.believe(answer).await
-    }
-
-    /// Acts on what the provider says, once sum and currency agree.
-    async fn believe(self, answer: ProviderPayment) -> Result<Step, FinalizePaymentError> {
-        if answer.amount != self.payment.amount {
-            let found = format!("the provider has {}, we asked for {}", answer.amount, self.payment.amount);
-            return self.park(&found).await;
-        }
-        match answer.state {
-            ProviderState::Authorized | ProviderState::Captured => self.commit_seats(Some(answer)).await,
-            ProviderState::Declined(why) => self.end(PaymentStatus::Declined, Some(&why)).await,
-            ProviderState::Voided => self.end(PaymentStatus::Voided, None).await,
-            ProviderState::Pending => self.wait_or_void().await,
+        match decide::believe(self.payment.amount, &answer) {
+            Believed::CommitSeats(money) => self.commit_seats(money, Some(&answer)).await,
+            Believed::End(status, why) => self.end(status, why.as_deref()).await,
+            Believed::StillPending => self.wait_or_give_up().await,
+            Believed::Park(mismatch) => self.park(mismatch).await,
         }
     }
 
     /// Until the window's end the buyer may still act; then the provider is told to give up, and asked what it did.
-    async fn wait_or_void(self) -> Result<Step, FinalizePaymentError> {
+    async fn wait_or_give_up(self) -> Result<Step, FinalizePaymentError> {
         let now_ms = to_ms(self.stores.pg.now().await?);
-        let deadline_ms = to_ms(self.payment.deadline);
-        if now_ms < deadline_ms {
-            let wait_ms = (deadline_ms - now_ms).min(ASK_AGAIN_MS);
-            return Ok(Step::Progress(PaymentProgress::Waiting { wait_ms }));
+        match decide::patience(now_ms, to_ms(self.payment.deadline)) {
+            Patience::Wait(wait_ms) => return Ok(Step::Progress(PaymentProgress::Waiting { wait_ms })),
+            Patience::GiveUp => {}
         }
-        match self.gateway.void(&self.request()).await {
-            Err(unknown) => Ok(unknown.into()),
-            Ok(found) if found.state == ProviderState::Pending => {
-                Ok(Step::Progress(PaymentProgress::Unknown { reason: "the provider does not give up".to_owned() }))
-            }
-            Ok(found) if found.amount != self.payment.amount => {
-                let found = format!("the provider has {}, we asked for {}", found.amount, self.payment.amount);
-                self.park(&found).await
-            }
-            Ok(found) => match found.state {
-                ProviderState::Authorized | ProviderState::Captured => self.commit_seats(Some(found)).await,
-                ProviderState::Declined(why) => self.end(PaymentStatus::Declined, Some(&why)).await,
-                ProviderState::Voided | ProviderState::Pending => self.end(PaymentStatus::Voided, None).await,
-            },
+        let answer = match self.gateway.void(&self.request()).await {
+            Ok(answer) => answer,
+            Err(unknown) => return Ok(unknown.into()),
+        };
+        match decide::believe(self.payment.amount, &answer) {
+            Believed::CommitSeats(money) => self.commit_seats(money, Some(&answer)).await,
+            Believed::End(status, why) => self.end(status, why.as_deref()).await,
+            Believed::StillPending => Ok(Step::unknown("the provider does not give up")),
+            Believed::Park(mismatch) => self.park(mismatch).await,
         }
     }
 
-    /// The seats are this reservation's for good, or the money goes back. `answer` is none where nothing is to pay.
-    async fn commit_seats(self, answer: Option<ProviderPayment>) -> Result<Step, FinalizePaymentError> {
+    /// The seats are this reservation's for good, or the money goes back.
+    async fn commit_seats(
+        self,
+        money: MoneyAt,
+        answer: Option<&ProviderPayment>,
+    ) -> Result<Step, FinalizePaymentError> {
         self.mark_unsettled().await;
         let mut tx = self.stores.pg.begin().await?;
         let Some(head) = lock_reservation(&mut tx, self.reservation(), self.offset_ms()).await? else {
@@ -199,11 +189,11 @@ impl Finalizing<'_> {
         let Some(payment) = lock_payment(&mut tx, head.event, self.payment.id).await? else {
             return Err(FinalizePaymentError::NotFound(self.payment.id));
         };
-        if !matches!(payment.status, PaymentStatus::Requested | PaymentStatus::Authorized) {
+        if !decide::may_commit_seats(payment.status) {
             // Another delivery of this job was faster.
             return Ok(Step::Next);
         }
-        if let Some(answer) = &answer {
+        if let Some(answer) = answer {
             set_provider_reference(&mut tx, &payment, &answer.reference).await?;
         }
         if own_seats(&mut tx, &head, self.offset_ms()).await? {
@@ -214,13 +204,17 @@ impl Finalizing<'_> {
             self.stores.faults.pass(FaultPoint::PaymentSeatsCommitted).await;
             return Ok(Step::Next);
         }
-        let is_captured = answer.is_some_and(|answer| answer.state == ProviderState::Captured);
-        if is_captured {
+        let too_late = decide::too_late(money);
+        if too_late == TooLate::Refund {
             self.note_late_capture(&mut tx, &payment).await?;
         }
         commit(tx).await?;
         show_after_change(self.stores, head.id).await;
-        if is_captured { Ok(Step::Next) } else { self.void_late().await }
+        match too_late {
+            TooLate::End => self.end(PaymentStatus::Voided, Some("late")).await,
+            TooLate::GiveUp => self.give_up_late().await,
+            TooLate::Refund => Ok(Step::Next),
+        }
     }
 
     /// The refund's row and key exist before the provider is called.
@@ -230,19 +224,14 @@ impl Finalizing<'_> {
     }
 
     /// Authorised too late, and the seats are gone: nothing was taken, so nothing need be given back.
-    async fn void_late(self) -> Result<Step, FinalizePaymentError> {
-        if self.payment.amount.amount == 0 {
-            return self.end(PaymentStatus::Voided, Some("late")).await;
-        }
-        let found = match self.gateway.void(&self.request()).await {
-            Ok(found) => found,
+    async fn give_up_late(self) -> Result<Step, FinalizePaymentError> {
+        let answer = match self.gateway.void(&self.request()).await {
+            Ok(answer) => answer,
             Err(unknown) => return Ok(unknown.into()),
         };
-        match found.state {
-            ProviderState::Voided => self.end(PaymentStatus::Voided, Some("late")).await,
-            ProviderState::Declined(why) => self.end(PaymentStatus::Declined, Some(&why)).await,
-            // It was charged meanwhile: the refund is made on the next step.
-            ProviderState::Captured => {
+        match decide::given_up(self.payment.amount, &answer) {
+            GivenUp::End(status, why) => self.end(status, Some(&why)).await,
+            GivenUp::Refund => {
                 let mut tx = self.stores.pg.begin().await?;
                 let locked = lock_payment(&mut tx, self.payment.event, self.payment.id).await?;
                 if let Some(payment) = locked.filter(|payment| payment.status == self.payment.status) {
@@ -251,33 +240,23 @@ impl Finalizing<'_> {
                 }
                 Ok(Step::Next)
             }
-            ProviderState::Authorized | ProviderState::Pending => {
-                Ok(Step::Progress(PaymentProgress::Unknown { reason: "the provider does not give up".to_owned() }))
-            }
+            GivenUp::NotYet => Ok(Step::unknown("the provider does not give up")),
+            GivenUp::Park(mismatch) => self.park(mismatch).await,
         }
     }
 
     async fn capture(self) -> Result<Step, FinalizePaymentError> {
-        if self.payment.amount.amount > 0 {
-            let captured = match self.gateway.capture(&self.request()).await {
-                Ok(captured) => captured,
-                Err(unknown) => return Ok(unknown.into()),
-            };
-            self.stores.faults.pass(FaultPoint::PaymentCaptured).await;
-            match captured.state {
-                ProviderState::Captured if captured.amount == self.payment.amount => {}
-                ProviderState::Captured => {
-                    return self.park("the provider took another sum").await;
-                }
-                ProviderState::Declined(why) => return self.fail(&why).await,
-                ProviderState::Voided => return self.fail("the authorisation lapsed").await,
-                ProviderState::Pending | ProviderState::Authorized => {
-                    let reason = "the provider has not captured yet".to_owned();
-                    return Ok(Step::Progress(PaymentProgress::Unknown { reason }));
-                }
-            }
+        let answer = match self.gateway.capture(&self.request()).await {
+            Ok(answer) => answer,
+            Err(unknown) => return Ok(unknown.into()),
+        };
+        self.stores.faults.pass(FaultPoint::PaymentCaptured).await;
+        match decide::captured(self.payment.amount, &answer) {
+            Captured::Confirm => self.confirm().await,
+            Captured::Fail(why) => self.fail(&why).await,
+            Captured::NotYet => Ok(Step::unknown("the provider has not captured yet")),
+            Captured::Park(mismatch) => self.park(mismatch).await,
         }
-        self.confirm().await
     }
 
     async fn confirm(self) -> Result<Step, FinalizePaymentError> {
@@ -303,6 +282,7 @@ impl Finalizing<'_> {
         set_payment_status(&mut tx, &payment, (PaymentStatus::Declined, Some(why)), self.offset_ms()).await?;
         close_outbox(&mut tx, head.event, OutboxId(payment.id.0)).await?;
         commit(tx).await?;
+        self.stores.faults.pass(FaultPoint::PaymentFailed).await;
         show_after_change(self.stores, head.id).await;
         Ok(Step::Progress(PaymentProgress::Ended(PaymentStatus::Declined)))
     }
@@ -324,6 +304,7 @@ impl Finalizing<'_> {
         if let Err(unknown) = self.gateway.refund(refund, &self.request(), self.payment.amount).await {
             return Ok(unknown.into());
         }
+        self.stores.faults.pass(FaultPoint::PaymentRefunded).await;
         let mut tx = self.stores.pg.begin().await?;
         finish_refund(&mut tx, &self.payment, refund, self.offset_ms()).await?;
         close_outbox(&mut tx, self.payment.event, OutboxId(self.payment.id.0)).await?;
@@ -348,7 +329,8 @@ impl Finalizing<'_> {
 
     /// Parks a payment whose money is not what was asked for. It confirms nothing, and its seats stay the reservation's
     /// while it is under review; where they are gone already, only the money is left to look at.
-    async fn park(self, why: &str) -> Result<Step, FinalizePaymentError> {
+    async fn park(self, mismatch: Mismatch) -> Result<Step, FinalizePaymentError> {
+        let why = mismatch.to_string();
         self.mark_unsettled().await;
         let missing = FinalizePaymentError::NotFound(self.payment.id);
         let mut tx = self.stores.pg.begin().await?;
@@ -359,11 +341,12 @@ impl Finalizing<'_> {
         if payment.status != self.payment.status {
             return Ok(Step::Next);
         }
-        let is_alive = matches!(head.state(), ReservationState::Pending | ReservationState::Committed { .. });
-        let has_seats = is_alive && own_seats(&mut tx, &head, self.offset_ms()).await?;
-        set_payment_status(&mut tx, &payment, (PaymentStatus::NeedsReview, Some(why)), self.offset_ms()).await?;
+        let keeps_seats = decide::keeps_seats_under_review(head.state());
+        let has_seats = keeps_seats && own_seats(&mut tx, &head, self.offset_ms()).await?;
+        set_payment_status(&mut tx, &payment, (PaymentStatus::NeedsReview, Some(&why)), self.offset_ms()).await?;
         close_outbox(&mut tx, head.event, OutboxId(payment.id.0)).await?;
         commit(tx).await?;
+        self.stores.faults.pass(FaultPoint::PaymentParked).await;
         tracing::error!(payment = %payment.id, why, has_seats, "a payment is parked: look at it by hand");
         show_after_change(self.stores, head.id).await;
         Ok(Step::Progress(PaymentProgress::Ended(PaymentStatus::NeedsReview)))
@@ -390,16 +373,16 @@ impl Finalizing<'_> {
 /// deadline has passed and nobody else came. False where they are gone.
 async fn own_seats(tx: &mut Tx, head: &ReservationHead, offset_ms: i64) -> Result<bool, PgError> {
     let place = (head.event, head.id);
-    match head.state() {
-        ReservationState::Pending | ReservationState::Committed { .. } => {
+    match decide::own_seats(head.state()) {
+        Owning::Commit => {
             let all = commit_claims(tx, place, offset_ms).await?;
             assert!(all, "the held seats of reservation {} are not all its own", head.id);
             Ok(true)
         }
-        ReservationState::Cancelled { reason: CancelReason::Expired, .. } => {
+        Owning::ClaimAgain => {
             expire_reservations(tx, &[head.id], offset_ms).await?;
             reclaim_seats(tx, place, offset_ms).await
         }
-        ReservationState::Cancelled { .. } | ReservationState::Confirmed { .. } => Ok(false),
+        Owning::Refuse => Ok(false),
     }
 }

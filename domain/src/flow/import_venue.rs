@@ -2,7 +2,7 @@
 
 use crate::import::{ImportFaults, ImportedMap, MapFormat, Skipped, import_map};
 use crate::store::pg::PgError;
-use crate::store::pg::venues::{StoredMap, Venue};
+use crate::store::pg::venues::{StoredMap, TakenSeat, Venue};
 use crate::time::{VenueZone, WallClockError};
 use crate::venue::VenueMap;
 
@@ -62,8 +62,16 @@ pub enum ImportVenueError {
     #[error("the file has faults")]
     Faults(ImportFaults),
     /// Events use the venue with another map.
-    #[error("events use the venue {0} with another map: import this one under another name")]
-    InUse(String),
+    #[error(
+        "events use the venue {name} with another map, and {} of its seats that somebody owns would change: import this one under another name",
+        taken.len()
+    )]
+    InUse {
+        /// Its name.
+        name: String,
+        /// The owned seats that this map would drop or sell under another category. There may be none.
+        taken: Vec<TakenSeat>,
+    },
     /// The venue is in another zone.
     #[error("the venue {name} is in {zone}: a venue does not move")]
     OtherZone {
@@ -78,6 +86,18 @@ pub enum ImportVenueError {
     /// A fault of ours while reading the file.
     #[error("the file could not be read to its end")]
     Interrupted(#[from] tokio::task::JoinError),
+}
+
+impl std::fmt::Display for TakenSeat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { id: _, block, row, column, status, new_category } = self;
+        let (block, row, column) = (block.as_str(), row.as_str(), column.as_str());
+        write!(f, "block {block}, row {row}, column {column} is {}: ", status.as_str())?;
+        match new_category {
+            Some(category) => write!(f, "the file moves it to category {category}"),
+            None => f.write_str("the file leaves it out"),
+        }
+    }
 }
 
 /// Imports a venue.
@@ -99,7 +119,7 @@ pub async fn import_venue(stores: &Stores, file: VenueFile) -> Result<VenueImpor
         ImportMode::Store => match stores.pg.store_map(&name, &zone, &imported.map).await? {
             StoredMap::Created(venue) | StoredMap::Replaced(venue) => (Some(venue), true),
             StoredMap::Unchanged(venue) => (Some(venue), false),
-            StoredMap::InUse(venue) => return Err(ImportVenueError::InUse(venue.name)),
+            StoredMap::InUse(venue, taken) => return Err(ImportVenueError::InUse { name: venue.name, taken }),
             StoredMap::OtherZone(venue) => {
                 return Err(ImportVenueError::OtherZone { name: venue.name, zone: venue.zone.name().to_owned() });
             }

@@ -25,7 +25,7 @@ use crate::time::{Instant, from_ms, to_ms};
 use super::event_book::EventSheet;
 use super::hold_lanes::PlaceError;
 use super::show_reservation::show_after_change;
-use super::{Answered, FaultPoint, Idempotent, Stores};
+use super::{Answered, FaultPoint, Faults, Idempotent, Stores};
 use plan::{Plan, new_hold, plan_hold};
 
 /// What a buyer asks for.
@@ -264,7 +264,8 @@ async fn refuse(stores: &Stores, plan: &Arc<Plan>, outcome: HoldOutcome) -> Resu
         }
         HoldOutcome::Conflict(taken) => {
             // Redis let this through: it showed seats as available that Postgres had given to somebody else.
-            let stores = stores.clone();
+            // A task of its own, which a crash of this flow does not end.
+            let stores = Stores { faults: Faults::default(), ..stores.clone() };
             let healing = Arc::clone(plan);
             tokio::spawn(async move {
                 for block in &healing.blocks {
@@ -362,13 +363,17 @@ async fn show_hold(stores: &Stores, plan: &Plan, times: HeldTimes) {
     }
     stores.faults.pass(FaultPoint::HoldShown).await;
     // Until all of it is shown, the index entry of before the commit has the sweep look at it again.
+    let mut is_registered = true;
     if shown.is_ok() {
-        shown = stores.redis.register_deadlines(&[(plan.reservation, to_ms(times.expires_at))]).await;
+        let moved = stores.redis.move_deadlines(&[(plan.reservation, to_ms(times.expires_at))]).await;
+        shown = moved.map(|missing| is_registered = missing.is_empty());
     }
     if shown.is_err() {
         stores.note_redis_missed();
-    } else if foreign > 0 {
-        // The commit took longer than the gate stood: somebody else's gate, a healing or a loss of Redis came between.
+    } else if foreign > 0 || !is_registered {
+        // The commit took longer than the gate stood: somebody else's gate, a healing or a loss of Redis came between. Or
+        // it is over already, by a buyer who learned of the commit before its own answer: what is over must not be
+        // registered again.
         show_after_change(stores, plan.reservation).await;
     }
 }

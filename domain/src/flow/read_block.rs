@@ -2,7 +2,8 @@
 //! know the block, or lacks buckets.
 //!
 //! Healing compares Redis with Postgres and writes what differs, each bucket only if it is still as it was before
-//! Postgres was asked. It never touches a gate that is only seconds old: the hold behind it may be about to commit.
+//! Postgres was asked. Before an available seat it leaves a gate alone that is only seconds old: the hold behind it may be
+//! about to commit. Before an owned seat no hold can commit, and a gate that nobody takes away would hide the owner.
 
 use std::collections::HashMap;
 
@@ -18,8 +19,8 @@ use crate::store::redis::buckets::{BlockPicture, BucketOwner, Healing, SeatBucke
 use crate::store::redis::keys::BlockKey;
 use crate::time::{Instant, to_ms};
 
-use super::Stores;
 use super::event_book::EventSheet;
+use super::{FaultPoint, Stores};
 
 /// A block's seats as they are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -125,6 +126,9 @@ pub(crate) async fn heal_block(stores: &Stores, sheet: &EventSheet, key: &BlockK
     }
 }
 
+/// How often a block is looked at whose seats change under the rebuilding.
+const REBUILDS_MAX: usize = 8;
+
 /// Makes a block's list and buckets in Redis what Postgres says. Returns how many buckets were written. Safe beside
 /// holds, expiries and another rebuild.
 ///
@@ -135,8 +139,25 @@ pub async fn rebuild_block(stores: &Stores, sheet: &EventSheet, block: &Block) -
     let seats: Vec<&Seat> = sheet.map.seats_of(block).iter().collect();
     let keys = seat_keys(stores, &key, &seats);
     stores.redis.create_seat_list(&key, &keys, &new_uuid().to_string()).await?;
-    let Some(picture) = stores.redis.read_block(&key).await? else { return Ok(0) };
-    Ok(heal_seats(stores, (sheet, &key), (&seats, keys), picture).await?.written)
+    let Some(mut picture) = stores.redis.read_block(&key).await? else { return Ok(0) };
+    // A list with a key too few, too many or out of place would send every reader to Postgres, for ever.
+    let is_listed = picture.buckets.iter().map(|(key, _)| key).eq(&keys);
+    if !is_listed || stores.redis.list_facts(&key).await?.1 >= 0 {
+        stores.redis.replace_seat_list(&key, &keys, &new_uuid().to_string()).await?;
+        picture = stores.redis.read_seats(&key, keys.clone()).await?;
+    }
+    let mut healed = heal_seats(stores, (sheet, &key), (&seats, keys.clone()), picture).await?;
+    let mut written = healed.written;
+    // What changes between the reading and the writing is looked at again: nobody else may ever come to it.
+    for _ in 1..REBUILDS_MAX {
+        if healed.written == healed.wrong {
+            break;
+        }
+        let picture = stores.redis.read_seats(&key, keys.clone()).await?;
+        healed = heal_seats(stores, (sheet, &key), (&seats, keys.clone()), picture).await?;
+        written += healed.written;
+    }
+    Ok(written)
 }
 
 /// Makes some seats of a block show what Postgres says, whatever they showed. False where a seat could not be written
@@ -177,6 +198,7 @@ async fn heal_seats(
     let ids: Vec<SeatId> = seats.iter().map(|seat| seat.id).collect();
     let read = stores.pg.read_claims(sheet.event.id, &ids).await?;
     let (healings, gated) = compare(stores, (sheet, seats), (keys, picture), &read);
+    stores.faults.pass(FaultPoint::HealRead).await;
     if sheet.event.status != EventStatus::Preparing {
         let wrong = healings.iter().filter(|healing| healing.seen.is_some()).count();
         let count = |seats: usize| u64::try_from(seats).unwrap_or(0);
@@ -187,7 +209,7 @@ async fn heal_seats(
     Ok(Healed { wrong: u64::try_from(healings.len()).unwrap_or(u64::MAX), written, gated })
 }
 
-/// What is to be written, and how many wrong seats have a gate before them.
+/// What is to be written, and how many seats look held only by the gate before them.
 fn compare(
     stores: &Stores,
     (sheet, seats): (&EventSheet, &[&Seat]),
@@ -204,13 +226,19 @@ fn compare(
         let is_right = shown.as_ref().is_some_and(|shown| {
             shown.status == wanted.status
                 && shown.match_id == wanted.match_id
+                && shown.user_id == wanted.user_id
                 && shown.reservation_id == wanted.reservation_id
                 && shown.deadline_ms == wanted.deadline_ms
         });
         if is_right {
             continue;
         }
-        if shown.as_ref().is_some_and(|shown| is_gate(shown, picture.now_ms, stores.timing.gate_ms)) {
+        // A seat that is somebody else's for sure has no gate: the hold behind it will be refused.
+        let may_commit = |shown: &SeatBucket| {
+            wanted.status == SeatStatus::Available.as_str() || wanted.reservation_id == shown.reservation_id
+        };
+        let waits = |shown: &SeatBucket| is_gate(shown, picture.now_ms, stores.timing.gate_ms) && may_commit(shown);
+        if shown.as_ref().is_some_and(waits) {
             gated += 1;
             continue;
         }

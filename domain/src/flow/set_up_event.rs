@@ -16,7 +16,7 @@ use crate::store::pg::{PgError, commit};
 use crate::time::{VenueZone, WallClock};
 
 use super::repeat::{RepeatError, first_answer, keep_answer};
-use super::{Answered, Idempotent, Stores};
+use super::{Answered, FaultPoint, Idempotent, Stores};
 
 /// What an event is made from. Times are wall-clock times of the venue, or instants.
 #[derive(Debug, Clone)]
@@ -234,6 +234,7 @@ pub async fn start_sale(stores: &Stores, id: EventId) -> Result<Event, SetUpEven
     };
     insert_outbox(&mut tx, &row).await?;
     commit(tx).await?;
+    stores.faults.pass(FaultPoint::SaleStarted).await;
     if let Err(error) = stores.jobs.enqueue(&[row.job()]).await {
         stores.note_redis_missed();
         tracing::warn!(error = &error as &dyn std::error::Error, "the job waits in the outbox");

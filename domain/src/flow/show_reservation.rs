@@ -62,6 +62,7 @@ pub(crate) async fn show_after_change(stores: &Stores, id: ReservationId) {
 /// [`ShowReservationError`]; a repeat is harmless.
 pub async fn show_reservations(stores: &Stores, ids: &[ReservationId]) -> Result<(), ShowReservationError> {
     let found = stores.pg.find_reservations(ids).await?;
+    stores.faults.pass(FaultPoint::ShowRead).await;
     let mut over: Vec<ReservationId> =
         ids.iter().copied().filter(|id| !found.iter().any(|reservation| reservation.id == *id)).collect();
     push_jobs_of_events(stores, &over).await?;
@@ -80,11 +81,29 @@ pub async fn show_reservations(stores: &Stores, ids: &[ReservationId]) -> Result
         }
     }
     stores.faults.pass(FaultPoint::ExpiryShown).await;
-    stores.redis.register_deadlines(&alive).await?;
+    register_alive(stores, &alive).await?;
     stores.redis.forget_deadlines(&over).await?;
     for id in unsettled {
         stores.redis.mark_unsettled(id.0).await?;
     }
+    Ok(())
+}
+
+/// Moves the deadlines of what is alive. Whoever ends a reservation takes it out of the index last, and may have done so
+/// since Postgres was read: what is not there any more is read again, and registered only if Redis has lost it.
+async fn register_alive(stores: &Stores, alive: &[(ReservationId, i64)]) -> Result<(), ShowReservationError> {
+    let missing = stores.redis.move_deadlines(alive).await?;
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let found = stores.pg.find_reservations(&missing).await?;
+    let lost = found
+        .iter()
+        .filter(|reservation| !reservation.is_tidy || matches!(reservation.state, ReservationState::Pending));
+    let lost: Vec<_> = lost.map(|reservation| (reservation.id, to_ms(reservation.expires_at))).collect();
+    let over: Vec<_> = missing.into_iter().filter(|id| !lost.iter().any(|(lost, _)| lost == id)).collect();
+    stores.redis.register_deadlines(&lost).await?;
+    stores.redis.forget_deadlines(&over).await?;
     Ok(())
 }
 

@@ -4,12 +4,10 @@
 //! Crash window: after the commit the job is not queued. Redis was told before the commit to look at the reservation
 //! again; the sweep then queues it. Where Redis was away, the warm-up queues every open outbox row.
 
-use chrono::Duration;
-
+use crate::decide::reservation::{self as decide, Paying};
 use crate::event::Event;
 use crate::id::{PaymentId, ReservationId};
 use crate::payment::{Payment, PaymentStatus, Provider};
-use crate::reservation::ReservationState;
 use crate::runtime::clock::new_uuid;
 use crate::store::pg::idempotency::{KnownKey, NewAnswer, keep_answers};
 use crate::store::pg::payments::{find_standing_payment, insert_payment};
@@ -17,7 +15,7 @@ use crate::store::pg::reservations::{lock_reservation, move_deadline};
 use crate::store::pg::{PgError, Tx, commit};
 
 use super::show_reservation::show_after_change;
-use super::unhold::{ChangeReservationError, check_pending};
+use super::unhold::ChangeReservationError;
 use super::{Access, Answered, FaultPoint, Idempotent, Stores};
 
 /// What a buyer's client asks for.
@@ -70,6 +68,7 @@ pub async fn start_payment(
     if stores.redis.mark_unsettled(order.reservation.0).await.is_err() {
         stores.note_redis_missed();
     }
+    stores.faults.pass(FaultPoint::PaymentMarked).await;
     let mut tx = stores.pg.begin().await?;
     let payment = match standing_or_new(stores, &mut tx, &sheet.event, &order).await {
         Ok(payment) => payment,
@@ -121,20 +120,22 @@ async fn standing_or_new(
 ) -> Result<Payment, StartPaymentError> {
     let head = lock_reservation(tx, order.reservation, stores.pg.clock().offset_ms()).await?;
     let head = head.ok_or(ChangeReservationError::NotFound)?;
-    if let Some(standing) = find_standing_payment(tx, head.event, head.id).await? {
-        // A double click may come a moment after the capture: it is paid, and that is the answer.
-        let is_paid = matches!(head.state(), ReservationState::Confirmed { .. });
-        if standing.status.is_open() || is_paid {
-            return Ok(standing);
+    let standing = find_standing_payment(tx, head.event, head.id).await?;
+    match decide::start_payment(head.state(), standing.as_ref().map(|standing| standing.status)) {
+        Paying::Refuse(settled) => return Err(ChangeReservationError::from(settled).into()),
+        Paying::Standing => {
+            if let Some(standing) = standing {
+                return Ok(standing);
+            }
         }
+        Paying::New => {}
     }
-    check_pending(&head)?;
-    // Stretched once: a declined card does not buy another window.
-    let mut deadline = head.expires_at;
-    if !head.payment_stretched {
-        deadline = deadline.max(head.read_at + Duration::milliseconds(event.rules.payment_window_ms));
+    let so_far = (head.expires_at, head.payment_stretched);
+    let stretched = decide::payment_deadline(so_far, head.read_at, event.rules.payment_window_ms);
+    if let Some(deadline) = stretched {
         move_deadline(tx, &head, (deadline, true)).await?;
     }
+    let deadline = stretched.unwrap_or(head.expires_at);
     let payment = Payment {
         id: PaymentId(new_uuid()),
         event: head.event,

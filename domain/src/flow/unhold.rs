@@ -1,15 +1,16 @@
 //! What a buyer does to a hold: cancels it, or extends it.
 //!
-//! Crash windows of a cancellation: Redis is told to look again before the commit, so that a crash after it, which
-//! leaves the seats looking held, is repaired by the sweep within seconds. Of an extension: the old deadline still
-//! stands in the index; its expiry finds the new one and registers it.
+//! Crash window of both: Redis is told to look again before the commit, so that a crash after it, which leaves the seats
+//! looking held, or held until the old deadline only, is repaired by the sweep within seconds.
 
+use crate::decide::reservation::{self as decide, Cancelling, Extensions, Settled};
 use crate::event::Event;
 use crate::id::ReservationId;
 use crate::reservation::{CancelReason, Reservation, ReservationState};
 use crate::store::pg::payments::find_standing_payment;
 use crate::store::pg::reservations::{ReservationHead, cancel_locked, lock_reservation, move_deadline};
 use crate::store::pg::{PgError, Tx, commit};
+use crate::time::Instant;
 
 use super::repeat::{RepeatError, first_answer, keep_answer};
 use super::show_reservation::show_after_change;
@@ -41,6 +42,16 @@ pub enum ChangeReservationError {
     Pg(#[from] PgError),
 }
 
+impl From<Settled> for ChangeReservationError {
+    fn from(settled: Settled) -> Self {
+        match settled {
+            Settled::PaymentInFlight => Self::PaymentInFlight,
+            Settled::Confirmed => Self::Confirmed,
+            Settled::Gone(reason) => Self::Gone(reason),
+        }
+    }
+}
+
 impl From<RepeatError> for ChangeReservationError {
     fn from(error: RepeatError) -> Self {
         match error {
@@ -70,12 +81,9 @@ pub async fn cancel_reservation(
     let offset = stores.pg.clock().offset_ms();
     let mut tx = stores.pg.begin().await?;
     let head = lock_reservation(&mut tx, id, offset).await?.ok_or(ChangeReservationError::NotFound)?;
-    match head.state() {
-        ReservationState::Pending => {
-            let payment = find_standing_payment(&mut tx, head.event, id).await?;
-            if payment.is_some() {
-                return Err(ChangeReservationError::PaymentInFlight);
-            }
+    let payment = find_standing_payment(&mut tx, head.event, id).await?;
+    match decide::cancel(head.state(), payment.map(|payment| payment.status), reason) {
+        Cancelling::Cancel => {
             let actor = match access {
                 Access::Any => "shop",
                 Access::Own(_) => "buyer",
@@ -83,10 +91,8 @@ pub async fn cancel_reservation(
             cancel_locked(&mut tx, &[(head.event, id)], (reason, actor), offset).await?;
             commit(tx).await?;
         }
-        ReservationState::Committed { .. } => return Err(ChangeReservationError::PaymentInFlight),
-        ReservationState::Confirmed { .. } => return Err(ChangeReservationError::Confirmed),
-        ReservationState::Cancelled { reason: known, .. } if known == reason => drop(tx),
-        ReservationState::Cancelled { reason, .. } => return Err(ChangeReservationError::Gone(reason)),
+        Cancelling::Already => drop(tx),
+        Cancelling::Refuse(settled) => return Err(settled.into()),
     }
     stores.faults.pass(FaultPoint::CancelCommitted).await;
     show_after_change(stores, id).await;
@@ -104,6 +110,7 @@ pub async fn extend_reservation(
 ) -> Result<Reservation, ChangeReservationError> {
     let (tx, extended) = extend(stores, access, id).await?;
     commit(tx).await?;
+    stores.faults.pass(FaultPoint::ExtendCommitted).await;
     show_after_change(stores, id).await;
     Ok(extended)
 }
@@ -132,6 +139,7 @@ pub async fn extend_reservation_once(
         return first_answer(stores, repeat).await?.ok_or(ChangeReservationError::KeyReused);
     }
     commit(tx).await?;
+    stores.faults.pass(FaultPoint::ExtendCommitted).await;
     show_after_change(stores, id).await;
     Ok(Answered::New(extended))
 }
@@ -145,32 +153,41 @@ async fn extend(
     // Seats and payments cannot change while it is PENDING without a payment, which is all that is extended.
     let known = super::read_reservation(stores, access, id).await?.ok_or(ChangeReservationError::NotFound)?;
     let sheet = stores.book.sheet(known.event).await?.ok_or(ChangeReservationError::NotFound)?;
+    if matches!(known.state, ReservationState::Pending) && stores.redis.mark_unsettled(id.0).await.is_err() {
+        stores.note_redis_missed();
+    }
+    match extend_marked(stores, known, &sheet.event).await {
+        Ok(extended) => Ok(extended),
+        Err(error) => {
+            // The index entry goes back to what the reservation's deadline says.
+            show_after_change(stores, id).await;
+            Err(error)
+        }
+    }
+}
+
+async fn extend_marked(
+    stores: &Stores,
+    known: Reservation,
+    event: &Event,
+) -> Result<(Tx, Reservation), ChangeReservationError> {
+    let id = known.id;
     let mut tx = stores.pg.begin().await?;
     let head = lock_reservation(&mut tx, id, stores.pg.clock().offset_ms()).await?;
     let head = head.ok_or(ChangeReservationError::NotFound)?;
-    check_pending(&head)?;
+    decide::check_pending(head.state())?;
     if find_standing_payment(&mut tx, head.event, id).await?.is_some() {
         return Err(ChangeReservationError::PaymentInFlight);
     }
-    let deadline = extended_deadline(&sheet.event, &head).ok_or(ChangeReservationError::NoFurtherExtension)?;
+    let deadline = extended_deadline(event, &head).ok_or(ChangeReservationError::NoFurtherExtension)?;
     move_deadline(&mut tx, &head, (deadline, false)).await?;
     let generation = head.generation + 1;
     Ok((tx, Reservation { expires_at: deadline, generation, read_at: head.read_at, ..known }))
 }
 
-/// Whether a locked reservation can still be paid for or extended.
-pub(crate) fn check_pending(head: &ReservationHead) -> Result<(), ChangeReservationError> {
-    match head.state() {
-        ReservationState::Pending => Ok(()),
-        ReservationState::Committed { .. } => Err(ChangeReservationError::PaymentInFlight),
-        ReservationState::Confirmed { .. } => Err(ChangeReservationError::Confirmed),
-        ReservationState::Cancelled { reason, .. } => Err(ChangeReservationError::Gone(reason)),
-    }
-}
-
-fn extended_deadline(event: &Event, head: &ReservationHead) -> Option<crate::time::Instant> {
-    let deadline = event.hold_deadline(head.read_at).min(head.extends_until);
-    (head.extensions < event.rules.extensions_max && deadline > head.expires_at).then_some(deadline)
+fn extended_deadline(event: &Event, head: &ReservationHead) -> Option<Instant> {
+    let extensions = Extensions { done: head.extensions, max: event.rules.extensions_max, until: head.extends_until };
+    decide::extended_deadline(head.expires_at, event.hold_deadline(head.read_at), extensions)
 }
 
 async fn read_changed(stores: &Stores, id: ReservationId) -> Result<Reservation, ChangeReservationError> {

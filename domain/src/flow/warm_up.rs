@@ -3,8 +3,12 @@
 //!
 //! First the deadlines, so that nothing lives too long; then the jobs of open outbox rows; then the picture. The epoch
 //! is set last: until then the sweep of any worker asks for another warm-up.
+//!
+//! How far it is stands in Redis, for the readiness of every process, in the log, and in gauges. It needs little memory:
+//! a page of rows, and the seat map of one event at a time.
 
-use std::time::Duration;
+use std::fmt;
+use std::time::{Duration, Instant as Monotonic};
 
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -25,17 +29,35 @@ const PAGE: i64 = 1_000;
 /// How long the right to warm up lasts unless it is renewed, ms: longer than any one step.
 const LEASE_MS: i64 = 15_000;
 
-/// What a warm-up did.
+/// How often the log is told how far a warm-up is.
+const SAY_EVERY: Duration = Duration::from_secs(2);
+
+/// What a warm-up has done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WarmUpReport {
     /// Deadlines registered.
     pub deadlines: u64,
     /// Jobs that were not queued any more.
     pub jobs: u64,
+    /// Events whose blocks are all done.
+    pub events: u64,
+    /// Events to do; 0 until it comes to the blocks.
+    pub events_all: u64,
     /// Blocks looked at.
     pub blocks: u64,
     /// Buckets written.
     pub buckets: u64,
+}
+
+impl fmt::Display for WarmUpReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { deadlines, jobs, events, events_all, blocks, buckets } = self;
+        write!(f, "{deadlines} deadlines, {jobs} jobs")?;
+        if *events_all > 0 {
+            write!(f, ", {events} of {events_all} events ({blocks} blocks, {buckets} buckets)")?;
+        }
+        Ok(())
+    }
 }
 
 /// Why a warm-up broke off: it begins again.
@@ -67,8 +89,9 @@ pub async fn warm_up(stores: &Stores) -> Result<WarmUpReport, WarmUpError> {
     if !stores.redis.lease_warm_up(&holder, LEASE_MS).await? {
         return Err(WarmUpError::Elsewhere);
     }
-    let run = WarmUp { stores, holder: &holder };
+    let mut run = WarmUp { stores, holder: &holder, said: Monotonic::now() };
     let result = run.run().await;
+    metrics::gauge!("holdfast_warm_up_running").set(0.0);
     let _lapses = stores.redis.release_warm_up(&holder).await;
     result
 }
@@ -86,6 +109,20 @@ pub async fn request_warm_up(stores: &Stores, why: &str) -> Result<(), QueueErro
     Ok(())
 }
 
+/// Asks for a warm-up when a process starts: whoever died may have made changes that it could not show in Redis, and
+/// with it went the knowledge of that. Asks again until Redis is there. Processes that start with the same `name` share
+/// the warm-up that waits.
+pub async fn warm_up_at_start(stores: Stores, name: String, shutdown: CancellationToken) {
+    const ASK_AGAIN: Duration = Duration::from_secs(1);
+    while let Err(error) = request_warm_up(&stores, &format!("start-{name}")).await {
+        tracing::warn!(error = &error as &dyn std::error::Error, "the warm-up at start waits for Redis");
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = tokio::time::sleep(ASK_AGAIN) => {}
+        }
+    }
+}
+
 /// Asks for a warm-up whenever this process has made changes that it could not show in Redis, once Redis is back. Runs
 /// until `shutdown`.
 pub async fn repair_missed(stores: Stores, shutdown: CancellationToken) {
@@ -95,23 +132,32 @@ pub async fn repair_missed(stores: Stores, shutdown: CancellationToken) {
             () = shutdown.cancelled() => return,
             () = tokio::time::sleep(LOOK_EVERY) => {}
         }
-        if !stores.take_redis_missed() {
-            continue;
-        }
-        let is_back = stores.redis.probe().await.is_ok();
-        if !is_back || request_warm_up(&stores, &format!("missed-{}", new_uuid())).await.is_err() {
-            stores.note_redis_missed();
-        }
+        repair_if_missed(&stores).await;
     }
+}
+
+/// One look of [`repair_missed`]. True where a warm-up was asked for; false where none is due, or Redis is not back.
+pub async fn repair_if_missed(stores: &Stores) -> bool {
+    if !stores.take_redis_missed() {
+        return false;
+    }
+    let is_back = stores.redis.probe().await.is_ok();
+    let is_asked = is_back && request_warm_up(stores, &format!("missed-{}", new_uuid())).await.is_ok();
+    if !is_asked {
+        stores.note_redis_missed();
+    }
+    is_asked
 }
 
 struct WarmUp<'a> {
     stores: &'a Stores,
     holder: &'a str,
+    /// When the log was last told how far it is.
+    said: Monotonic,
 }
 
 impl WarmUp<'_> {
-    async fn run(&self) -> Result<WarmUpReport, WarmUpError> {
+    async fn run(&mut self) -> Result<WarmUpReport, WarmUpError> {
         let mut report = WarmUpReport::default();
         self.register_deadlines(&mut report).await?;
         self.push_jobs(&mut report).await?;
@@ -119,19 +165,25 @@ impl WarmUp<'_> {
         if !self.stores.redis.set_epoch(self.holder).await? {
             return Err(WarmUpError::Elsewhere);
         }
-        let WarmUpReport { deadlines, jobs, blocks, buckets } = report;
-        tracing::info!(deadlines, jobs, blocks, buckets, "Redis shows what Postgres has");
+        tracing::info!(done = %report, "Redis shows what Postgres has");
         Ok(report)
     }
 
     /// Each step renews the right to go on; whoever lost it stops, since another has begun, or Redis was lost again with
     /// all that this one had written.
-    async fn renew(&self) -> Result<(), WarmUpError> {
+    async fn renew(&mut self, report: &WarmUpReport) -> Result<(), WarmUpError> {
         self.stores.faults.pass(FaultPoint::WarmUpHalfDone).await;
-        if self.stores.redis.renew_warm_up(self.holder, LEASE_MS).await? { Ok(()) } else { Err(WarmUpError::Elsewhere) }
+        if self.said.elapsed() >= SAY_EVERY {
+            tracing::info!(done = %report, "warming up");
+            self.said = Monotonic::now();
+        }
+        record(report);
+        let progress = report.to_string();
+        let goes_on = self.stores.redis.renew_warm_up(self.holder, LEASE_MS, &progress).await?;
+        if goes_on { Ok(()) } else { Err(WarmUpError::Elsewhere) }
     }
 
-    async fn register_deadlines(&self, report: &mut WarmUpReport) -> Result<(), WarmUpError> {
+    async fn register_deadlines(&mut self, report: &mut WarmUpReport) -> Result<(), WarmUpError> {
         let mut after = None;
         loop {
             let (pending, next) = self.stores.pg.pending_page(after, PAGE).await?;
@@ -139,19 +191,20 @@ impl WarmUp<'_> {
                 pending.iter().map(|pending| (pending.reservation, to_ms(pending.expires_at))).collect();
             deadlines.sort_unstable();
             deadlines.dedup();
-            // Those that are overdue already come due for the sweep at once.
-            self.stores.redis.register_deadlines(&deadlines).await?;
+            self.stores.faults.pass(FaultPoint::WarmUpPageRead).await;
+            // Those that are overdue already come due for the sweep at once. Nothing is put off: a gate whose process died
+            // after its commit is passed over by the blocks' rebuilding, and has only its early entry.
+            self.stores.redis.register_deadlines_at_the_latest(&deadlines).await?;
             report.deadlines += u64::try_from(deadlines.len()).unwrap_or(0);
-            self.renew().await?;
+            self.renew(report).await?;
             after = next;
             if after.is_none() {
                 return Ok(());
             }
-            tracing::debug!(deadlines = report.deadlines, "warming up");
         }
     }
 
-    async fn push_jobs(&self, report: &mut WarmUpReport) -> Result<(), WarmUpError> {
+    async fn push_jobs(&mut self, report: &mut WarmUpReport) -> Result<(), WarmUpError> {
         let mut after = None;
         loop {
             let rows = self.stores.pg.outbox_page(after, PAGE).await?;
@@ -159,19 +212,32 @@ impl WarmUp<'_> {
             after = Some((last.event, last.id));
             let jobs: Vec<_> = rows.iter().map(OutboxRow::job).collect();
             report.jobs += self.stores.jobs.enqueue(&jobs).await?.added;
-            self.renew().await?;
+            self.renew(report).await?;
         }
     }
 
-    async fn rebuild_blocks(&self, report: &mut WarmUpReport) -> Result<(), WarmUpError> {
-        for event in self.stores.pg.events_in_redis().await? {
-            let Some(sheet) = self.stores.book.sheet(event.id).await? else { continue };
-            for block in sheet.map.blocks() {
-                report.buckets += rebuild_block(self.stores, &sheet, block).await?;
-                report.blocks += 1;
-                self.renew().await?;
+    async fn rebuild_blocks(&mut self, report: &mut WarmUpReport) -> Result<(), WarmUpError> {
+        let events = self.stores.pg.events_in_redis().await?;
+        report.events_all = u64::try_from(events.len()).unwrap_or(0);
+        for event in events {
+            if let Some(sheet) = self.stores.book.sheet_in_passing(event.id).await? {
+                for block in sheet.map.blocks() {
+                    report.buckets += rebuild_block(self.stores, &sheet, block).await?;
+                    report.blocks += 1;
+                    self.renew(report).await?;
+                }
             }
+            report.events += 1;
         }
         Ok(())
     }
+}
+
+fn record(report: &WarmUpReport) {
+    let count = |count: u64| u32::try_from(count).map_or(f64::MAX, f64::from);
+    metrics::gauge!("holdfast_warm_up_running").set(1.0);
+    metrics::gauge!("holdfast_warm_up_deadlines").set(count(report.deadlines));
+    metrics::gauge!("holdfast_warm_up_jobs").set(count(report.jobs));
+    metrics::gauge!("holdfast_warm_up_blocks").set(count(report.blocks));
+    metrics::gauge!("holdfast_warm_up_events_left").set(count(report.events_all.saturating_sub(report.events)));
 }

@@ -3,12 +3,15 @@
 -- KEYS[5] suspects prefix
 -- ARGV[1] id   ARGV[2] worker   ARGV[3] process   ARGV[4] attempts_max   ARGV[5] crashes_max
 -- ARGV[6] 'together' | 'alone'   ARGV[7] the job's name among suspects   ARGV[8] seconds to keep suspects
+-- ARGV[9] with how many starts that ended with their process a job is a suspect
 -- Returns {verdict, attempts, starts}; verdict 'run' | 'lost' (another worker owns it now) | 'crashed' (now dead)
--- | 'suspect' (a start of it ended with its process: call again with 'alone', until no other suspect runs here).
+-- | 'suspect' (too many starts of it ended with their process: call again with 'alone', until no other suspect runs here).
 -- Atomic with the check of the in-flight set: a worker that lost its lease must not start, nor count, anything.
--- Blame: a process that dies takes all its running jobs along. The first time all of them become suspects. A suspect
--- runs only while no other suspect, of any queue, runs in its process, and is written down under the process; if that
--- dies too, only the suspect that stands there is to blame, and everybody else's start is taken back.
+-- Blame: a process that dies takes all its running jobs along. Most such deaths are nobody's doing (a machine, an
+-- operator, a lack of memory), so after the first of them all simply run again, together. What was there a second time
+-- is a suspect: it runs only while no other suspect, of any queue, runs in its process, and is written down under the
+-- process. If that dies too, only the suspect that stands there can be dead for it; for the others, which were beside it,
+-- it is no attempt, but it counts towards suspicion: one of them may be the cause, and must not stay beside the innocent.
 local id, worker, meta = ARGV[1], ARGV[2], KEYS[2]
 if redis.call('SISMEMBER', KEYS[1], id) == 0 then return {'lost', 0, 0} end
 local clock = redis.call('TIME')
@@ -24,23 +27,21 @@ if running then
     local suspects = KEYS[5] .. ':' .. (redis.call('HGET', meta, 'process') or '')
     redis.call('HDEL', meta, 'running', 'process')
     redis.call('HSET', meta, 'status', 'Pending')
+    local crashes, starts = redis.call('HINCRBY', meta, 'crashes', 1), number('starts')
     if redis.call('EXISTS', suspects) == 1 and redis.call('SISMEMBER', suspects, ARGV[7]) == 0 then
         redis.call('HINCRBY', meta, 'attempts', -1)
-    else
-        local crashes, starts = redis.call('HINCRBY', meta, 'crashes', 1), number('starts')
-        if crashes >= tonumber(ARGV[5]) or number('attempts') >= tonumber(ARGV[4]) then
-            local last = redis.call('HGET', meta, 'reason')
-            local reason = 'crashed: ' .. starts .. ' starts, ' .. crashes .. ' ended with their process'
-            if last then reason = reason .. '; before that: ' .. last end
-            redis.call('SREM', KEYS[1], id)
-            redis.call('ZADD', KEYS[3], now, id)
-            redis.call('HSET', meta, 'status', 'Killed', 'reason', reason, 'ended_ms', now)
-            redis.call('HINCRBY', KEYS[4], 'dead', 1)
-            return {'crashed', number('attempts'), starts}
-        end
+    elseif crashes >= tonumber(ARGV[5]) or number('attempts') >= tonumber(ARGV[4]) then
+        local last = redis.call('HGET', meta, 'reason')
+        local reason = 'crashed: ' .. starts .. ' starts, ' .. crashes .. ' ended with their process'
+        if last then reason = reason .. '; before that: ' .. last end
+        redis.call('SREM', KEYS[1], id)
+        redis.call('ZADD', KEYS[3], now, id)
+        redis.call('HSET', meta, 'status', 'Killed', 'reason', reason, 'ended_ms', now)
+        redis.call('HINCRBY', KEYS[4], 'dead', 1)
+        return {'crashed', number('attempts'), starts}
     end
 end
-if number('crashes') > 0 then
+if number('crashes') >= tonumber(ARGV[9]) then
     if ARGV[6] ~= 'alone' then return {'suspect', 0, 0} end
     local suspects = KEYS[5] .. ':' .. ARGV[3]
     local others = redis.call('SCARD', suspects) - redis.call('SISMEMBER', suspects, ARGV[7])

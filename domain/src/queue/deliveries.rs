@@ -21,6 +21,10 @@ const REASON_CHARS_MAX: usize = 500;
 /// Who was suspected in a process that died is known this long: until the last of its jobs has been started again.
 const SUSPECTS_TTL_S: i64 = 7 * 24 * 3_600;
 
+/// With so many starts that ended with their process a job is a suspect. One such end proves nothing, and suspects run one
+/// after the other: after a machine's death all its payments would wait for each other.
+const SUSPECT_FROM: u32 = 2;
+
 /// One worker's deliveries from one queue. Ids are text here: what stands in the queue need not be ours.
 #[derive(Debug, Clone)]
 pub struct Deliveries {
@@ -44,8 +48,8 @@ pub enum Begun {
     },
     /// Another worker owns it: do nothing.
     Lost,
-    /// A start of it ended with its process: begin it again [`Company::Alone`], until no other suspect runs in this
-    /// process.
+    /// More than one start of it ended with its process: begin it again [`Company::Alone`], until no other suspect runs
+    /// in this process.
     Suspect,
     /// It ended its process too often and is dead now: do nothing.
     Crashed {
@@ -154,7 +158,7 @@ impl Deliveries {
         call.key(&self.inflight).key(self.meta(id)).key(keys.dead_ms()).key(keys.totals());
         call.key(self.redis.prefix().suspects());
         call.arg(id).arg(&*self.worker).arg(&*self.process).arg(attempts_max).arg(crashes_max);
-        call.arg(company).arg(self.suspect(id)).arg(SUSPECTS_TTL_S);
+        call.arg(company).arg(self.suspect(id)).arg(SUSPECTS_TTL_S).arg(SUSPECT_FROM);
         let (verdict, attempt, starts): (String, u32, u32) = call.invoke_async(&mut self.redis.connection()).await?;
         Ok(match verdict.as_str() {
             "run" => Begun::Run { attempt, starts },

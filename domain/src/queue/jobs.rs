@@ -79,6 +79,38 @@ pub async fn read_job(redis: &QueueRedis, queue: Queue, id: &str) -> Result<Opti
     Ok(answered_within(LOOK_LIMIT, views(redis, queue, &[id.to_owned()])).await?.pop())
 }
 
+/// Those of the jobs that Redis knows, wherever they are; one round trip.
+///
+/// # Errors
+/// `QueueError` if Redis does not answer.
+pub async fn read_jobs(redis: &QueueRedis, queue: Queue, ids: &[String]) -> Result<Vec<JobView>, QueueError> {
+    answered_within(LOOK_LIMIT, views(redis, queue, ids)).await
+}
+
+/// Those of the jobs, said to be ready, that stand neither in the list of the ready nor with any worker: none would ever
+/// run. Reads the list once for each, so give it few.
+///
+/// # Errors
+/// `QueueError` if Redis does not answer.
+pub async fn lost_jobs(redis: &QueueRedis, queue: Queue, ids: &[String]) -> Result<Vec<String>, QueueError> {
+    if ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    let search = async {
+        let keys = redis.keys(queue);
+        let mut connection = redis.connection();
+        let mut pipe = redis::pipe();
+        for id in ids {
+            pipe.cmd("LPOS").arg(keys.active()).arg(id);
+        }
+        let places: Vec<Option<u64>> = pipe.query_async(&mut connection).await?;
+        let running = running_ids(&mut connection, &keys.workers(), &keys.inflight()).await?;
+        let unlisted = ids.iter().zip(places).filter(|(_, place)| place.is_none()).map(|(id, _)| id.clone());
+        Ok(unlisted.filter(|id| running.binary_search(id).is_err()).collect())
+    };
+    answered_within(LOOK_LIMIT, search).await
+}
+
 /// A page of the jobs of a queue in that state, from `offset`, at most [`PAGE_MAX`]. Costs what the page costs, whatever
 /// the length of the queue or its history.
 ///

@@ -182,6 +182,17 @@ impl JobSender {
         Ok(total)
     }
 
+    /// How many jobs of a queue wait for a worker, all due.
+    ///
+    /// # Errors
+    /// `QueueError` if Redis does not answer within 2 s.
+    pub async fn count_waiting(&self, queue: Queue) -> Result<u64, QueueError> {
+        let active = self.redis.keys(queue).active();
+        let mut connection = self.redis.connection();
+        let count = async { Ok(redis::cmd("LLEN").arg(active).query_async(&mut connection).await?) };
+        answered_within(CALL_LIMIT, count).await
+    }
+
     async fn enqueue_chunk(&self, queue: Queue, jobs: &[&NewJob]) -> Result<(u64, u64), QueueError> {
         let keys = self.redis.keys(queue);
         let mut call = ENQUEUE.prepare_invoke();

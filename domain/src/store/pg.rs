@@ -6,6 +6,7 @@
 //! third transaction expired one of the dead in between), and the batch is tried again.
 
 pub mod api_keys;
+pub mod audit;
 pub mod claims;
 pub mod events;
 pub mod fake_ledger;
@@ -203,7 +204,9 @@ impl Pg {
     /// # Errors
     /// [`PgError`].
     pub async fn now(&self) -> Result<crate::time::Instant, PgError> {
-        let now = sqlx::query_scalar!(r#"SELECT hf_now($1) AS "now!""#, self.offset_ms()).fetch_one(&self.pool).await?;
+        let offset_ms = self.offset_ms();
+        let now = sqlx::query_scalar!(r#"SELECT hf_now($1) AS "now!""#, offset_ms).fetch_one(&self.pool).await?;
+        self.clock.hear(now, offset_ms);
         Ok(now)
     }
 }

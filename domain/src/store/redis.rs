@@ -1,10 +1,12 @@
 //! Redis: the gate, the timer and the picture. It may be lost at any moment; nothing here decides who owns a seat.
 
+pub mod audit;
 pub mod buckets;
 pub mod changes;
 pub mod deadlines;
 pub mod expiries;
 pub mod keys;
+pub mod releases;
 pub mod server;
 
 use std::sync::Arc;
@@ -14,7 +16,7 @@ use std::time::Duration;
 use ::redis::aio::{ConnectionLike, ConnectionManager, ConnectionManagerConfig};
 use ::redis::{Client, RedisError};
 
-use crate::runtime::clock::{Clock, system_ms};
+use crate::runtime::clock::{Clock, monotonic_ms};
 use keys::KeyScheme;
 
 /// A script's answer may take this long before Redis counts as lost for the call.
@@ -40,6 +42,7 @@ pub struct Redis {
     connection: ConnectionManager,
     keys: KeyScheme,
     clock: Clock,
+    /// By the monotonic clock: after a step of the machine's, Redis would be left alone for as long as the step.
     broken_until_ms: Arc<AtomicI64>,
 }
 
@@ -56,7 +59,7 @@ impl Redis {
             .set_number_of_retries(0)
             .set_max_delay(Duration::from_millis(250));
         let connection = ConnectionManager::new_lazy_with_config(client.clone(), config)?;
-        Ok(Self { client, connection, keys, clock, broken_until_ms: Arc::default() })
+        Ok(Self { client, connection, keys, clock, broken_until_ms: Arc::new(AtomicI64::new(i64::MIN)) })
     }
 
     /// The key scheme in use.
@@ -80,7 +83,7 @@ impl Redis {
     /// Whether the last call failed a moment ago.
     #[must_use]
     pub fn is_broken(&self) -> bool {
-        self.broken_until_ms.load(Ordering::Relaxed) > system_ms()
+        self.broken_until_ms.load(Ordering::Relaxed) > self.elapsed_ms()
     }
 
     /// Runs one call against Redis, unless it failed a moment ago.
@@ -115,15 +118,31 @@ impl Redis {
         Ok(())
     }
 
+    /// Redis's clock, ms, moved by the offset.
+    ///
+    /// # Errors
+    /// [`RedisUnavailable`].
+    pub async fn now_ms(&self) -> Result<i64, RedisUnavailable> {
+        let time = ::redis::cmd("TIME");
+        let (seconds, micros): (i64, i64) = self.call(async |redis| time.query_async(redis).await).await?;
+        Ok(seconds * 1_000 + micros / 1_000 + self.clock.offset_ms())
+    }
+
     fn note(&self, error: &RedisError) {
         // A refusal of one command (wrong type, out of memory) says nothing about the next.
         let lost = error.is_io_error() || error.is_timeout() || error.is_connection_dropped();
         if lost {
-            let was = self.broken_until_ms.swap(system_ms() + BREAK_MS, Ordering::Relaxed);
-            if was <= system_ms() {
+            let now = self.elapsed_ms();
+            let was = self.broken_until_ms.swap(now + BREAK_MS, Ordering::Relaxed);
+            if was <= now {
                 tracing::warn!(%error, "Redis did not answer; going on without it");
             }
         }
+    }
+
+    /// How long this process has run, moved with the tests' clock. No step of the machine's clock keeps Redis left out.
+    fn elapsed_ms(&self) -> i64 {
+        monotonic_ms() + self.clock.offset_ms()
     }
 
     /// The database number that the URL names.

@@ -55,6 +55,18 @@ async fn beyond_loopback_board_and_metrics_ask_for_an_ops_key_and_probes_do_not(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_boards_api_does_not_have_is_a_problem_and_no_page() {
+    let shop = Shop::open(SalePlan::default()).await;
+    for path in ["/api/v1/nowhere", "/api/v1/queues/nobody/stats", "/api/v1/queues/payments/nothing", "/api/v1/a/b/c"] {
+        let answer = Ask::new("GET", path).send(&shop.web.ops).await;
+        assert_eq!(answer.refusal(), (404, "not_found".into()), "{path}: {:.100}", answer.text);
+        assert!(answer.header("content-type").starts_with("application/problem+json"), "{path}");
+    }
+    let page = Ask::new("GET", "/queues/payments").send(&shop.web.ops).await;
+    assert!(page.status.is_success() && page.header("content-type").starts_with("text/html"), "a page of the board's");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn metrics_tell_of_requests_holds_and_queues() {
     let shop = Shop::open(SalePlan::default()).await;
     assert_eq!(shop.hold_for("u1", &["A-1"]).send(&shop.web.public).await.status, 201);

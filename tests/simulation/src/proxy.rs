@@ -3,6 +3,9 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -15,6 +18,9 @@ use tokio::task::JoinHandle;
 pub enum Link {
     /// It passes them on.
     Whole,
+    /// It keeps what is sent for so long before it passes it on; answers come back at once. Each request that a
+    /// connection sends and waits for takes that much longer.
+    Slow(Duration),
     /// It ends every connection, and each new one at once: the server is gone.
     Cut,
     /// It keeps connections open and passes nothing on: the server hangs. What was sent meanwhile arrives afterwards.
@@ -29,6 +35,8 @@ pub enum Link {
 pub struct Proxy {
     addr: SocketAddr,
     link: watch::Sender<Link>,
+    /// Answers that still pass before the link is deaf; below 0: it is not counted.
+    answers: Arc<AtomicI64>,
     accept: JoinHandle<()>,
 }
 
@@ -41,13 +49,15 @@ impl Proxy {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let addr = listener.local_addr()?;
         let (link, state) = watch::channel(Link::Whole);
+        let answers = Arc::new(AtomicI64::new(-1));
+        let counted = (link.clone(), Arc::clone(&answers));
         let accept = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let (target, state) = (target.clone(), state.clone());
-                tokio::spawn(serve(client, target, state));
+                tokio::spawn(serve(client, target, (state, counted.clone())));
             }
         });
-        Ok(Self { addr, link, accept })
+        Ok(Self { addr, link, answers, accept })
     }
 
     /// Where it listens.
@@ -58,7 +68,25 @@ impl Proxy {
 
     /// Changes what it does, for connections that stand and for those that come.
     pub fn set(&self, link: Link) {
+        self.answers.store(-1, Ordering::SeqCst);
         self.link.send_replace(link);
+    }
+
+    /// Lets so many more answers pass, and then none: [`Link::Deaf`] in the middle of something.
+    pub fn deafen_after(&self, answers: u32) {
+        if answers == 0 {
+            self.set(Link::Deaf);
+        } else {
+            self.answers.store(i64::from(answers), Ordering::SeqCst);
+        }
+    }
+
+    /// Ends deafness, or the counting towards it; any other state stays.
+    pub fn hear_again(&self) {
+        self.answers.store(-1, Ordering::SeqCst);
+        if self.link() == Link::Deaf {
+            self.set(Link::Whole);
+        }
     }
 
     /// What it does.
@@ -75,7 +103,9 @@ impl Drop for Proxy {
     }
 }
 
-async fn serve(client: TcpStream, target: String, mut state: watch::Receiver<Link>) {
+type Counted = (watch::Sender<Link>, Arc<AtomicI64>);
+
+async fn serve(client: TcpStream, target: String, (mut state, counted): (watch::Receiver<Link>, Counted)) {
     if *state.borrow_and_update() == Link::Cut {
         return;
     }
@@ -86,8 +116,8 @@ async fn serve(client: TcpStream, target: String, mut state: watch::Receiver<Lin
     let (from_server, to_server) = server.into_split();
     // Whichever half ends takes the connection with it.
     tokio::select! {
-        () = pump(from_client, to_server, state.clone(), Half::Requests) => {}
-        () = pump(from_server, to_client, state, Half::Answers) => {}
+        () = pump(from_client, to_server, (state.clone(), &counted), Half::Requests) => {}
+        () = pump(from_server, to_client, (state, &counted), Half::Answers) => {}
     }
 }
 
@@ -98,37 +128,48 @@ enum Half {
 }
 
 /// Passes bytes on for as long as the link lets it.
-async fn pump(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut state: watch::Receiver<Link>, half: Half) {
+async fn pump(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    (mut state, (link, answers)): (watch::Receiver<Link>, &Counted),
+    half: Half,
+) {
     let mut buffer = vec![0_u8; 16 * 1024];
     let mut lost = false;
     loop {
-        let link = *state.borrow_and_update();
-        match (link, half) {
+        let now = *state.borrow_and_update();
+        match (now, half) {
             (Link::Cut, _) => return,
             // An answer was lost: whatever follows would answer the wrong request.
-            (Link::Whole | Link::Frozen, _) if lost => return,
+            (Link::Whole | Link::Slow(_) | Link::Frozen, _) if lost => return,
             (Link::Frozen, _) => {
                 if state.changed().await.is_err() {
                     return;
                 }
                 continue;
             }
-            (Link::Whole, _) | (Link::Deaf, Half::Requests) => {
+            (Link::Whole | Link::Slow(_), _) | (Link::Deaf, Half::Requests) => {
                 tokio::select! {
                     read = from.read(&mut buffer) => {
                         let Ok(length @ 1..) = read else { return };
                         let sent = buffer.get(..length).unwrap_or_default();
                         // The link may have changed while the bytes were on their way.
-                        let link = *state.borrow();
-                        match (link, half) {
+                        let now = *state.borrow();
+                        match (now, half) {
                             (Link::Deaf, Half::Answers) => lost = true,
                             (Link::Cut, _) => return,
                             (Link::Frozen, _) => {
                                 if state.wait_for(|link| *link != Link::Frozen).await.is_err()
                                     || to.write_all(sent).await.is_err() { return }
                             }
-                            (Link::Whole | Link::Deaf, _) => {
+                            (Link::Whole | Link::Slow(_) | Link::Deaf, _) => {
+                                if let (Link::Slow(by), Half::Requests) = (now, half) {
+                                    tokio::time::sleep(by).await;
+                                }
                                 if to.write_all(sent).await.is_err() { return }
+                                if half == Half::Answers && answers.fetch_sub(1, Ordering::SeqCst) == 1 {
+                                    link.send_replace(Link::Deaf);
+                                }
                             }
                         }
                     }
@@ -150,8 +191,6 @@ async fn pump(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut state: watch:
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     /// A server that answers every byte with the next one.
@@ -184,12 +223,21 @@ mod tests {
         assert_eq!(ask(&mut stream, 3).await, None);
         proxy.set(Link::Whole);
         assert_eq!(stream.read_u8().await.unwrap(), 4, "what was sent meanwhile arrives afterwards");
+        proxy.set(Link::Slow(Duration::from_millis(60)));
+        let asked = std::time::Instant::now();
+        assert_eq!(ask(&mut stream, 13).await, Some(14));
+        assert!(asked.elapsed() >= Duration::from_millis(60), "{:?}", asked.elapsed());
         proxy.set(Link::Deaf);
         assert_eq!(ask(&mut stream, 5).await, None);
         proxy.set(Link::Whole);
         assert_eq!(ask(&mut stream, 7).await, None, "the connection whose answer was lost has ended");
         let mut stream = TcpStream::connect(proxy.addr()).await.unwrap();
         assert_eq!(ask(&mut stream, 8).await, Some(9));
+        proxy.deafen_after(2);
+        assert_eq!([ask(&mut stream, 8).await, ask(&mut stream, 8).await], [Some(9), Some(9)]);
+        assert_eq!(ask(&mut stream, 8).await, None, "two answers were left");
+        proxy.set(Link::Whole);
+        let mut stream = TcpStream::connect(proxy.addr()).await.unwrap();
         proxy.set(Link::Cut);
         assert_eq!(ask(&mut stream, 10).await, None);
         let mut stream = TcpStream::connect(proxy.addr()).await.unwrap();

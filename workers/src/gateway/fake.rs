@@ -97,4 +97,11 @@ impl PaymentGateway for FakeGateway {
             given.map_err(unreachable)
         })
     }
+
+    fn refunded<'a>(&'a self, request: &'a PaymentRequest) -> GatewayFuture<'a, Option<i64>> {
+        Box::pin(async move {
+            let key = request.key.to_string();
+            self.0.refunded_in_ledger(&key).await.map_err(unreachable)
+        })
+    }
 }

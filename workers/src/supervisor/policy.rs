@@ -35,7 +35,8 @@ impl QueuePolicy {
         let (concurrency, attempts_max, run_limit_s, retry_base_ms, retry_cap_s) = match queue {
             // A provider may be away for a while; the payment window ends it earlier than the attempts do.
             Queue::Payments => (32, 25, 60, 250, 60),
-            Queue::Expiries => (32, 25, 20, 100, 30),
+            // A job is up to 500 reservations: more at once only make each other, and holds, wait.
+            Queue::Expiries => (16, 25, 20, 100, 30),
             // One job writes a whole venue: 200,000 seats.
             Queue::Events => (2, 10, 1_800, 1_000, 60),
             Queue::WarmUp => (1, 10, 3_600, 1_000, 60),

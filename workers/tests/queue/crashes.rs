@@ -10,8 +10,10 @@ use std::{
 };
 
 use domain::queue::{
-    Begun, Company, Deliveries, JobState, Outcome, Queue, QueuePrefix, QueueRedis, Retention, Settled, stats_of,
+    Begun, Company, Deliveries, JobState, Outcome, Queue, QueuePrefix, QueueRedis, Retention, Settled, discard_dead,
+    requeue_dead, stats_of,
 };
+use metrics_exporter_prometheus::PrometheusBuilder;
 use tokio_util::sync::CancellationToken;
 use workers::supervisor::{run_queue, tend_queues};
 
@@ -77,6 +79,7 @@ async fn worker_process() {
     run_queue(redis, Queue::Payments, vec![abort, hang, short, stall], policy, &process, token).await;
 }
 
+// A-J8: the survivor started before; nothing else starts after the death.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_workers_jobs_start_elsewhere_within_the_lease() {
     let world = World::new();
@@ -106,6 +109,15 @@ async fn a_killed_workers_jobs_start_elsewhere_within_the_lease() {
     assert_eq!(count.load(Ordering::SeqCst), 5);
 }
 
+/// The figures as Prometheus reads them.
+async fn gauges(world: &World) -> String {
+    let stats = domain::queue::queue_stats(&world.redis).await.unwrap();
+    let recorder = PrometheusBuilder::new().build_recorder();
+    metrics::with_local_recorder(&recorder, || domain::queue::record_queue_gauges(&stats));
+    recorder.handle().render()
+}
+
+// A-J4
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_job_that_ends_its_process_is_dead_after_five_starts_and_its_neighbours_are_done() {
     let world = World::new();
@@ -131,6 +143,90 @@ async fn a_job_that_ends_its_process_is_dead_after_five_starts_and_its_neighbour
     assert_eq!((view.starts, deaths), (5, 5));
     assert!(view.reason.as_deref().unwrap().starts_with("crashed: 5 starts"), "{view:?}");
     assert_eq!(world.stats(queue).await.done, 50);
+    process.kill();
+    let alert = "holdfast_queue_depth{queue=\"payments\",state=\"dead\"}";
+    assert!(gauges(&world).await.contains(&format!("{alert} 1")), "an alert can be made of it");
+
+    // An operator sets it going again once it is mended.
+    assert!(requeue_dead(&world.redis, queue, "bomb").await.unwrap());
+    let (count, mended) = counting("abort");
+    let working = world.work(queue, hasty(), vec![mended]);
+    world.until_done(queue, 51).await;
+    working.stop().await;
+    assert_eq!(count.load(Ordering::SeqCst), 1);
+    assert!(gauges(&world).await.contains(&format!("{alert} 0")));
+    assert!(!discard_dead(&world.redis, queue, "bomb").await.unwrap(), "it is not dead any more");
+}
+
+// A machine that dies takes all its jobs along, and none of them is to blame: they run again together, not one after the
+// other. Only what was there when a second one died is suspected.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_died_with_one_process_runs_again_together() {
+    let world = World::new();
+    let queue = Queue::Payments;
+    world.enqueue(&jobs(queue, 6, "work")).await;
+    let in_process = |process: u32, id: &str| {
+        let worker = format!("worker-{process}");
+        world.cli(&["SADD", &world.key(queue, &format!("inflight:{worker}")), id]);
+        Deliveries::new(world.redis.clone(), queue, Arc::from(format!("process-{process}")), Arc::from(worker))
+    };
+    for process in 1..=2 {
+        for n in 0..6 {
+            let id = format!("j-{n}");
+            let begun = in_process(process, &id).begin(&id, Company::Together, 25, 5).await.unwrap();
+            assert_eq!(begun, Begun::Run { attempt: process, starts: process }, "{id} in process {process}");
+        }
+    }
+    for n in 0..6 {
+        let id = format!("j-{n}");
+        let begun = in_process(3, &id).begin(&id, Company::Together, 25, 5).await.unwrap();
+        assert_eq!(begun, Begun::Suspect, "{id} was there both times");
+    }
+}
+
+// Whoever is new beside a suspect may be the cause of its deaths: after two of them it is a suspect too, and alone with
+// itself it dies before the innocent one does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_innocent_suspect_outlives_a_new_job_that_ends_its_process() {
+    let world = World::new();
+    let queue = Queue::Payments;
+    world.enqueue(&[job(queue, "innocent", "work"), job(queue, "bomb", "work")]).await;
+    let in_process = |process: u32, id: &str| {
+        let worker = format!("worker-{process}");
+        world.cli(&["SADD", &world.key(queue, &format!("inflight:{worker}")), id]);
+        Deliveries::new(world.redis.clone(), queue, Arc::from(format!("process-{process}")), Arc::from(worker))
+    };
+    // Two machines died under the innocent one.
+    for process in 1..=2 {
+        let begun = in_process(process, "innocent").begin("innocent", Company::Together, 25, 5).await.unwrap();
+        assert_eq!(begun, Begun::Run { attempt: process, starts: process });
+    }
+    let mut deaths = 0;
+    for process in 3..=9 {
+        let innocent = in_process(process, "innocent");
+        assert_eq!(innocent.begin("innocent", Company::Together, 25, 5).await.unwrap(), Begun::Suspect);
+        let bomb = in_process(process, "bomb");
+        let begun = match bomb.begin("bomb", Company::Together, 25, 5).await.unwrap() {
+            // Beside the innocent one, which is blamed for what happens.
+            run @ Begun::Run { .. } => {
+                let begun = innocent.begin("innocent", Company::Alone, 25, 5).await.unwrap();
+                assert!(matches!(begun, Begun::Run { .. }), "process {process}: {begun:?}");
+                run
+            }
+            Begun::Suspect => bomb.begin("bomb", Company::Alone, 25, 5).await.unwrap(),
+            other => other,
+        };
+        if let Begun::Crashed { starts } = begun {
+            assert_eq!((starts, deaths), (5, 5), "the bomb is dead");
+            let begun = innocent.begin("innocent", Company::Alone, 25, 5).await.unwrap();
+            assert!(matches!(begun, Begun::Run { .. }), "{begun:?}");
+            assert_eq!(innocent.settle("innocent", &Outcome::Done, 25).await.unwrap(), Settled::Done);
+            return;
+        }
+        assert!(matches!(begun, Begun::Run { .. }), "process {process}: {begun:?}");
+        deaths += 1;
+    }
+    panic!("the bomb is not dead after {deaths} deaths");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -246,10 +342,12 @@ async fn whoever_runs_beside_a_suspect_of_another_queue_is_not_blamed_for_its_cr
         Deliveries::new(world.redis.clone(), queue, Arc::from(format!("process-{round}")), Arc::from(worker))
     };
     let began = |n| Begun::Run { attempt: n, starts: n };
-    let (bomb, long) = (in_round(1, bombs), in_round(1, longs));
-    assert_eq!(bomb.begin("j-0", Company::Together, 25, 5).await.unwrap(), began(1));
-    assert_eq!(long.begin("j-0", Company::Together, 25, 5).await.unwrap(), began(1));
-    for round in 2..=5 {
+    for round in 1..=2 {
+        let (bomb, long) = (in_round(round, bombs), in_round(round, longs));
+        assert_eq!(bomb.begin("j-0", Company::Together, 25, 5).await.unwrap(), began(round));
+        assert_eq!(long.begin("j-0", Company::Together, 25, 5).await.unwrap(), began(round));
+    }
+    for round in 3..=5 {
         let (bomb, long) = (in_round(round, bombs), in_round(round, longs));
         assert_eq!(bomb.begin("j-0", Company::Together, 25, 5).await.unwrap(), Begun::Suspect);
         assert_eq!(bomb.begin("j-0", Company::Alone, 25, 5).await.unwrap(), began(round));
@@ -262,7 +360,7 @@ async fn whoever_runs_beside_a_suspect_of_another_queue_is_not_blamed_for_its_cr
     let verdict = in_round(6, bombs).begin("j-0", Company::Together, 25, 5).await.unwrap();
     assert_eq!(verdict, Begun::Crashed { starts: 5 });
     let long = in_round(6, longs);
-    assert_eq!(long.begin("j-0", Company::Alone, 25, 5).await.unwrap(), began(2));
+    assert_eq!(long.begin("j-0", Company::Alone, 25, 5).await.unwrap(), began(3));
     assert_eq!(long.settle("j-0", &Outcome::Done, 25).await.unwrap(), Settled::Done);
     let bystander = in_round(6, Queue::Events).begin("j-0", Company::Together, 25, 5).await.unwrap();
     assert_eq!(bystander, Begun::Run { attempt: 1, starts: 2 }, "neither suspected nor counted");

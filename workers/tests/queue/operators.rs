@@ -1,13 +1,16 @@
 //! The dead list, history and figures.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::{
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
 
 use domain::queue::{
     JobState, Queue, QueueTotals, Retention, discard_dead, list_dead, list_jobs, read_job, requeue_dead, trim_history,
 };
 use workers::outcome::JobError;
 
-use crate::support::{World, counting, handler, hasty, job, jobs, until};
+use crate::support::{PATIENCE, World, counting, handler, hasty, job, jobs, until};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_job_is_requeued_with_all_its_attempts_or_discarded() {
@@ -83,6 +86,61 @@ async fn history_is_bounded_and_the_dead_are_kept_longer() {
     world.tend(keep_none);
     until("no done job", || async { (world.stats(queue).await.done == 0).then_some(()) }).await;
     assert_eq!(world.stats(queue).await.dead, 20);
+}
+
+fn memory(world: &World) -> u64 {
+    let info = world.cli(&["INFO", "memory"]);
+    let used = info.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap();
+    used.trim().parse().unwrap()
+}
+
+/// Runs so many short jobs, keeps done ones for `done_for`, and waits until Redis is as it was.
+async fn memory_comes_back(count: usize, done_for: Duration) {
+    let world = World::alone();
+    let queue = Queue::Payments;
+    let (_, good) = counting("count");
+    let hopeless = handler("hopeless", |_| async { Err(JobError::never("no")) });
+    let policy = workers::supervisor::QueuePolicy { concurrency: 64, ..hasty() };
+    let working = world.work(queue, policy, vec![good, hopeless]);
+    // What every use leaves, however long: scripts, connections, totals.
+    world.enqueue(&(0..200).map(|n| job(queue, &format!("first-{n}"), "count")).collect::<Vec<_>>()).await;
+    world.until_done(queue, 200).await;
+    let keep_none = Retention { done_for: Duration::ZERO, ..Retention::default() };
+    while trim_history(&world.redis, &keep_none).await.unwrap() > 0 {}
+    let before = memory(&world);
+    world.tend(Retention { done_for, ..Retention::default() });
+    let dead: Vec<_> = (0..3).map(|n| job(queue, &format!("dead-{n}"), "hopeless")).collect();
+    world.enqueue(&dead).await;
+    for batch in jobs(queue, count, "count").chunks(10_000) {
+        world.enqueue(batch).await;
+    }
+    let limit = 2 * done_for + 2 * PATIENCE;
+    let began = Instant::now();
+    loop {
+        let (stats, used) = (world.stats(queue).await, memory(&world));
+        let keys: u64 = world.cli(&["DBSIZE"]).parse().unwrap();
+        let is_over = stats.totals.done == 200 + u64::try_from(count).unwrap() && stats.done == 0;
+        if is_over && used <= before + before / 10 && keys < 1_000 {
+            break;
+        }
+        assert!(began.elapsed() < limit, "{stats:?}; {keys} keys, {used} bytes of memory after {before}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(world.stats(queue).await.dead, 3, "the dead have a longer limit of their own");
+    working.stop().await;
+}
+
+// A-J10
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_memory_of_done_jobs_comes_back() {
+    memory_comes_back(5_000, Duration::from_secs(2)).await;
+}
+
+// A-J10, in full.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "100,000 jobs that are kept for a minute take minutes"]
+async fn the_memory_of_a_hundred_thousand_done_jobs_comes_back() {
+    memory_comes_back(100_000, Duration::from_secs(60)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -182,6 +182,32 @@ async fn a_delayed_job_runs_at_its_time_and_never_before() {
     working.stop().await;
 }
 
+// A-J5: a delay of three leases, four workers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_delayed_for_longer_than_the_lease_run_once_and_on_time() {
+    let world = World::new();
+    let queue = Queue::Payments;
+    let (count, handler) = counting("count");
+    let workers: Vec<_> = (0..4).map(|_| world.work(queue, hasty(), vec![Arc::clone(&handler)])).collect();
+    world.tend(Retention::default());
+    world.enqueue(&[job(queue, "now", "count")]).await;
+    let now_ms = world.until_state(queue, "now", JobState::Done).await.started_ms.unwrap();
+    let due = now_ms + 6_000;
+    let delayed: Vec<_> = jobs(queue, 30, "count").into_iter().map(|job| job.not_before_ms(due)).collect();
+    world.enqueue(&delayed).await;
+    world.until_done(queue, 31).await;
+    for n in 0..30 {
+        let view = world.job(queue, &format!("j-{n}")).await;
+        let late = view.started_ms.unwrap() - due;
+        assert!((0..3_000).contains(&late), "j-{n} was {late} ms late");
+        assert_eq!((view.attempts, view.starts), (1, 1), "j-{n}");
+    }
+    for working in workers {
+        working.stop().await;
+    }
+    assert_eq!(count.load(Ordering::SeqCst), 31);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_graceful_stop_finishes_what_runs_and_leaves_the_rest() {
     let world = World::new();

@@ -92,11 +92,15 @@ impl Pg {
         let seats: Vec<i64> = seats.iter().map(|seat| seat.0).collect();
         // The clock is read first: a claim made meanwhile is then newer than the reading, never older.
         let read_at = self.now().await?;
+        // OFFSET keeps the planner from joining by the event alone, which it does while its statistics know no
+        // reservation of an event that has just gone on sale: each seat would then read all of them.
         let rows = sqlx::query_as!(
             ClaimRow,
             r#"SELECT c.seat_id, c.state, c.expires_at, c.reservation_id, r.buyer AS "buyer?", r.created_at AS "created_at?"
                FROM seat_claims c
-               LEFT JOIN reservations r ON r.event_id = c.event_id AND r.id = c.reservation_id
+               LEFT JOIN LATERAL (
+                   SELECT buyer, created_at FROM reservations
+                   WHERE event_id = c.event_id AND id = c.reservation_id OFFSET 0) r ON true
                WHERE c.event_id = $1 AND c.seat_id = ANY ($2)
                ORDER BY c.seat_id"#,
             event.0,

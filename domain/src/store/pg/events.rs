@@ -102,10 +102,13 @@ impl Pg {
         id: EventId,
         revision: Option<i32>,
     ) -> Result<Option<(crate::time::Instant, bool)>, PgError> {
-        let row =
-            sqlx::query!(r#"SELECT hf_now($2) AS "now!", revision FROM events WHERE id = $1"#, id.0, self.offset_ms())
-                .fetch_optional(self.pool())
-                .await?;
+        let offset_ms = self.offset_ms();
+        let row = sqlx::query!(r#"SELECT hf_now($2) AS "now!", revision FROM events WHERE id = $1"#, id.0, offset_ms)
+            .fetch_optional(self.pool())
+            .await?;
+        if let Some(row) = &row {
+            self.clock().hear(row.now, offset_ms);
+        }
         Ok(row.map(|row| (row.now, Some(row.revision) == revision)))
     }
 

@@ -88,4 +88,15 @@ impl Pg {
         .await?;
         Ok(())
     }
+
+    /// How much of a payment was given back; none where it is not in the ledger.
+    ///
+    /// # Errors
+    /// [`PgError`].
+    pub async fn refunded_in_ledger(&self, key: &str) -> Result<Option<i64>, PgError> {
+        let refunded = sqlx::query_scalar!("SELECT refunded FROM fake_provider_ledger WHERE key = $1", key)
+            .fetch_optional(self.pool())
+            .await?;
+        Ok(refunded)
+    }
 }

@@ -93,6 +93,23 @@ impl Pg {
         rows.into_iter().map(OutboxRow::try_from).collect()
     }
 
+    /// Those of an event's rows that are open.
+    ///
+    /// # Errors
+    /// [`PgError`].
+    pub async fn outbox_rows(&self, event: EventId, ids: &[OutboxId]) -> Result<Vec<OutboxRow>, PgError> {
+        let ids: Vec<uuid::Uuid> = ids.iter().map(|id| id.0).collect();
+        let rows = sqlx::query_as!(
+            Row,
+            "SELECT event_id, id, queue, kind, payload FROM outbox WHERE event_id = $1 AND id = ANY ($2)",
+            event.0,
+            &ids
+        )
+        .fetch_all(self.pool())
+        .await?;
+        rows.into_iter().map(OutboxRow::try_from).collect()
+    }
+
     /// The open rows about the events themselves: few.
     ///
     /// # Errors

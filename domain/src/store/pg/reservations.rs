@@ -321,16 +321,47 @@ pub(crate) async fn lock_reservation(
     row.map(ReservationHead::try_from).transpose()
 }
 
+/// What expiring changed.
+#[derive(Debug, Default)]
+pub(crate) struct ExpiredRows {
+    /// The reservations.
+    pub(crate) reservations: Vec<ExpiredReservation>,
+    /// Their seats.
+    pub(crate) seats: Vec<FreedSeat>,
+}
+
+/// A reservation that was just expired.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ExpiredReservation {
+    /// Its id.
+    pub(crate) id: ReservationId,
+    /// The deadline that had passed.
+    pub(crate) deadline: Instant,
+    /// Whether it has a payment: every payment stretches the deadline, once.
+    pub(crate) has_payment: bool,
+}
+
+/// A seat that was just freed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FreedSeat {
+    /// Its event.
+    pub(crate) event: EventId,
+    /// The seat.
+    pub(crate) seat: SeatId,
+    /// Whose it was.
+    pub(crate) reservation: ReservationId,
+}
+
 /// Cancels those of the reservations that are PENDING, past their deadline and not being captured; frees their seats
 /// and logs it. Returns those it cancelled: for all others nothing changes, however often or late this is repeated.
 pub(crate) async fn expire_reservations(
     tx: &mut Tx,
     ids: &[ReservationId],
     offset_ms: i64,
-) -> Result<Vec<ReservationId>, PgError> {
+) -> Result<ExpiredRows, PgError> {
     let ids: Vec<Uuid> = ids.iter().map(|id| id.0).collect();
     let due = sqlx::query!(
-        "SELECT event_id, id FROM reservations
+        "SELECT event_id, id, expires_at, payment_stretched FROM reservations
          WHERE id = ANY ($1) AND status = 'PENDING' AND committed_at IS NULL AND expires_at <= hf_now($2)
          ORDER BY id FOR UPDATE",
         &ids,
@@ -338,26 +369,32 @@ pub(crate) async fn expire_reservations(
     )
     .fetch_all(&mut **tx)
     .await?;
-    let due: Vec<(EventId, ReservationId)> =
-        due.into_iter().map(|row| (EventId(row.event_id), ReservationId(row.id))).collect();
-    cancel_locked(tx, &due, (CancelReason::Expired, "deadline"), offset_ms).await?;
-    Ok(due.into_iter().map(|(_, id)| id).collect())
+    let locked: Vec<(EventId, ReservationId)> =
+        due.iter().map(|row| (EventId(row.event_id), ReservationId(row.id))).collect();
+    let seats = cancel_locked(tx, &locked, (CancelReason::Expired, "deadline"), offset_ms).await?;
+    let reservations = due.into_iter().map(|row| ExpiredReservation {
+        id: ReservationId(row.id),
+        deadline: row.expires_at,
+        has_payment: row.payment_stretched,
+    });
+    Ok(ExpiredRows { reservations: reservations.collect(), seats })
 }
 
 /// Cancels reservations that are locked and known to be PENDING: their claims go, by compare-and-set on the owner.
+/// Returns the seats.
 pub(crate) async fn cancel_locked(
     tx: &mut Tx,
     locked: &[(EventId, ReservationId)],
     (reason, actor): (CancelReason, &str),
     offset_ms: i64,
-) -> Result<(), PgError> {
+) -> Result<Vec<FreedSeat>, PgError> {
     if locked.is_empty() {
-        return Ok(());
+        return Ok(Vec::new());
     }
     let events: Vec<Uuid> = locked.iter().map(|(event, _)| event.0).collect();
     let ids: Vec<Uuid> = locked.iter().map(|(_, id)| id.0).collect();
-    sqlx::query!(
-        "WITH doomed AS (SELECT * FROM unnest($1::uuid[], $2::uuid[]) AS doomed (event_id, id)),
+    let freed = sqlx::query!(
+        r#"WITH doomed AS (SELECT * FROM unnest($1::uuid[], $2::uuid[]) AS doomed (event_id, id)),
          cancelled AS (
              UPDATE reservations r
              SET status = 'CANCELLED', cancel_reason = $3, committed_at = NULL, generation = generation + 1,
@@ -367,19 +404,26 @@ pub(crate) async fn cancel_locked(
              DELETE FROM seat_claims c USING doomed
              JOIN reservation_seats rs ON rs.event_id = doomed.event_id AND rs.reservation_id = doomed.id
              WHERE c.event_id = rs.event_id AND c.seat_id = rs.seat_id AND c.reservation_id = doomed.id
-             RETURNING c.event_id, c.seat_id, c.reservation_id, c.state)
-         INSERT INTO seat_log (event_id, seat_id, reservation_id, actor, reason, before, after, at)
-         SELECT event_id, seat_id, reservation_id, $4, $3, state, 'available', hf_now($5) FROM freed
-         ORDER BY event_id, seat_id",
+             RETURNING c.event_id, c.seat_id, c.reservation_id, c.state),
+         logged AS (
+             INSERT INTO seat_log (event_id, seat_id, reservation_id, actor, reason, before, after, at)
+             SELECT event_id, seat_id, reservation_id, $4, $3, state, 'available', hf_now($5) FROM freed
+             ORDER BY event_id, seat_id)
+         SELECT event_id, seat_id, reservation_id AS "reservation_id!" FROM freed"#,
         &events,
         &ids,
         reason.as_str(),
         actor,
         offset_ms
     )
-    .execute(&mut **tx)
+    .fetch_all(&mut **tx)
     .await?;
-    Ok(())
+    let freed = freed.into_iter().map(|row| FreedSeat {
+        event: EventId(row.event_id),
+        seat: SeatId(row.seat_id),
+        reservation: ReservationId(row.reservation_id),
+    });
+    Ok(freed.collect())
 }
 
 /// Moves the deadline of a locked PENDING reservation and of its claims.

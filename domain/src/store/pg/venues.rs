@@ -6,6 +6,7 @@ use std::sync::Arc;
 use crate::id::{BlockId, SeatId, VenueId};
 use crate::label::Label;
 use crate::runtime::clock::new_uuid;
+use crate::seat::{ClaimState, SeatStatus};
 use crate::seat_map::{Block, Seat, SeatMap};
 use crate::time::{Instant, VenueZone};
 use crate::venue::{MapBlock, VenueMap};
@@ -42,10 +43,28 @@ pub enum StoredMap {
     Unchanged(Venue),
     /// The map of a venue that no event uses was replaced; its seats have new ids.
     Replaced(Venue),
-    /// Events use the venue with another map.
-    InUse(Venue),
+    /// Events use the venue with another map; with the seats that somebody owns and which the new map would drop or
+    /// sell under another category.
+    InUse(Venue, Vec<TakenSeat>),
     /// The venue is in another zone.
     OtherZone(Venue),
+}
+
+/// A seat that somebody owns and that a new map would not leave as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TakenSeat {
+    /// The seat.
+    pub id: SeatId,
+    /// Its block.
+    pub block: Label,
+    /// Its row.
+    pub row: Label,
+    /// Its column.
+    pub column: Label,
+    /// How it is shown in the event that has it furthest: sold before held before blocked.
+    pub status: SeatStatus,
+    /// The category that the new map gives it; none where it has no such seat.
+    pub new_category: Option<String>,
 }
 
 macro_rules! venue {
@@ -135,7 +154,8 @@ impl Pg {
                 .fetch_one(&mut *tx)
                 .await?;
         if used {
-            return Ok(StoredMap::InUse(known));
+            let taken = taken_seats(&mut tx, (known.id, self.offset_ms()), map).await?;
+            return Ok(StoredMap::InUse(known, taken));
         }
         replace_map(&mut tx, known.id, map, &hash).await?;
         commit(tx).await?;
@@ -293,6 +313,52 @@ async fn insert_venue(
     .execute(&mut **tx)
     .await?;
     insert_map(tx, id, map).await
+}
+
+/// The owned seats of a venue that a new map would drop, or sell under another category; in seat order.
+async fn taken_seats(
+    tx: &mut Tx,
+    (venue, offset_ms): (VenueId, i64),
+    map: &VenueMap,
+) -> Result<Vec<TakenSeat>, PgError> {
+    let kept: HashMap<(&str, &str, &str), &str> = map
+        .blocks
+        .iter()
+        .flat_map(|block| block.seats.iter().map(move |seat| (block, seat)))
+        .map(|(block, seat)| ((block.block.as_str(), seat.row.as_str(), seat.column.as_str()), seat.category.as_str()))
+        .collect();
+    let owned = sqlx::query!(
+        r#"SELECT s.id, b.block, s.row_label, s.column_label, s.category,
+                  (array_agg(c.state ORDER BY array_position(ARRAY['sold', 'committed', 'held', 'blocked'], c.state)))[1]
+                      AS "state!"
+           FROM events e JOIN seat_claims c ON c.event_id = e.id JOIN seats s ON s.id = c.seat_id
+           JOIN blocks b ON b.id = s.block_id
+           WHERE e.venue_id = $1 AND (c.expires_at IS NULL OR c.expires_at > hf_now($2))
+           GROUP BY s.id, b.block, b.ordinal ORDER BY b.ordinal, s.ordinal"#,
+        venue.0,
+        offset_ms
+    )
+    .fetch_all(&mut **tx)
+    .await?;
+    let mut taken = Vec::new();
+    for seat in owned {
+        let new_category = kept.get(&(seat.block.as_str(), seat.row_label.as_str(), seat.column_label.as_str()));
+        if new_category.is_some_and(|category| *category == seat.category) {
+            continue;
+        }
+        let label = |text: &str, column| Label::parse(text).map_err(|_| PgError::unreadable("seats", column, seat.id));
+        taken.push(TakenSeat {
+            id: SeatId(seat.id),
+            block: label(&seat.block, "block")?,
+            row: label(&seat.row_label, "row_label")?,
+            column: label(&seat.column_label, "column_label")?,
+            status: ClaimState::from_word(&seat.state)
+                .ok_or_else(|| PgError::unreadable("seat_claims", "state", seat.id))?
+                .seat_status(),
+            new_category: new_category.map(|category| (*category).to_owned()),
+        });
+    }
+    Ok(taken)
 }
 
 async fn replace_map(tx: &mut Tx, id: VenueId, map: &VenueMap, hash: &str) -> Result<(), PgError> {

@@ -128,7 +128,7 @@ impl SeatBucket {
     }
 
     /// The JSON without its closing brace: the scripts add the version.
-    fn open_json(&self) -> String {
+    pub(super) fn open_json(&self) -> String {
         let mut json = serde_json::to_string(self).unwrap_or_default();
         json.pop();
         json
@@ -322,12 +322,35 @@ impl Redis {
         seats: &[String],
         nonce: &str,
     ) -> Result<(), RedisUnavailable> {
+        let list = self.keys().seat_list(block);
+        let exists: bool = self.call(async |redis| cmd("EXISTS").arg(&list).query_async(redis).await).await?;
+        if exists { Ok(()) } else { self.place_seat_list(block, seats, (nonce, "RENAMENX")).await }
+    }
+
+    /// Puts a block's seat list in the place of one that is wrong, whole, in one step.
+    ///
+    /// # Errors
+    /// [`RedisUnavailable`]; no part of a list is ever in place.
+    pub async fn replace_seat_list(
+        &self,
+        block: &BlockKey,
+        seats: &[String],
+        nonce: &str,
+    ) -> Result<(), RedisUnavailable> {
+        self.place_seat_list(block, seats, (nonce, "RENAME")).await
+    }
+
+    async fn place_seat_list(
+        &self,
+        block: &BlockKey,
+        seats: &[String],
+        (nonce, rename): (&str, &str),
+    ) -> Result<(), RedisUnavailable> {
+        if seats.is_empty() {
+            return Ok(());
+        }
         let (list, draft) = (self.keys().seat_list(block), self.keys().seat_list_draft(block, nonce));
         self.call(async |redis| {
-            let exists: bool = cmd("EXISTS").arg(&list).query_async(redis).await?;
-            if exists || seats.is_empty() {
-                return Ok(());
-            }
             let mut build = pipe();
             for chunk in seats.chunks(KEYS_PER_CALL_MAX) {
                 build.cmd("RPUSH").arg(&draft).arg(chunk).ignore();
@@ -336,7 +359,7 @@ impl Redis {
             let () = build.query_async(redis).await?;
             // The draft's time to live comes along with the name: a crash must not fall between the two.
             let mut place = pipe();
-            place.atomic().cmd("RENAMENX").arg(&draft).arg(&list).ignore();
+            place.atomic().cmd(rename).arg(&draft).arg(&list).ignore();
             place.cmd("PERSIST").arg(&list).ignore().cmd("DEL").arg(&draft).ignore();
             place.query_async(redis).await
         })

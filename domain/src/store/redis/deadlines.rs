@@ -38,6 +38,8 @@ pub struct Sweep {
     pub due: Vec<ReservationId>,
     /// Reservations claimed for this caller.
     pub claimed: Vec<ClaimedDeadline>,
+    /// From where the next look goes on: what came due by then is in `due`, ms.
+    pub looked_until_ms: i64,
 }
 
 /// The spans of one sweep.
@@ -49,7 +51,7 @@ pub struct SweepSpans {
     pub grace_ms: i64,
     /// For so long, ms.
     pub lease_ms: i64,
-    /// At most so many of each.
+    /// At most so many of each. None leaves everything as it is.
     pub most: usize,
 }
 
@@ -59,6 +61,22 @@ impl Redis {
     /// # Errors
     /// [`RedisUnavailable`].
     pub async fn register_deadlines(&self, deadlines: &[ClaimedDeadline]) -> Result<(), RedisUnavailable> {
+        self.register(deadlines, &[]).await
+    }
+
+    /// Registers deadlines of whose picture nothing is known: what the sweep is to look at sooner stays so. An entry
+    /// before its deadline is a change whose process may have died before it showed it.
+    ///
+    /// # Errors
+    /// [`RedisUnavailable`].
+    pub async fn register_deadlines_at_the_latest(
+        &self,
+        deadlines: &[ClaimedDeadline],
+    ) -> Result<(), RedisUnavailable> {
+        self.register(deadlines, &["LT"]).await
+    }
+
+    async fn register(&self, deadlines: &[ClaimedDeadline], rule: &[&str]) -> Result<(), RedisUnavailable> {
         if deadlines.is_empty() {
             return Ok(());
         }
@@ -66,12 +84,35 @@ impl Redis {
         let index = self.keys().deadlines();
         let mut write = pipe();
         for (reservation, deadline_ms) in deadlines {
-            write.cmd("ZADD").arg(&index).arg(*deadline_ms).arg(reservation.to_string()).ignore();
+            write.cmd("ZADD").arg(&index).arg(rule).arg(*deadline_ms).arg(reservation.to_string()).ignore();
             let key = self.keys().expired(*reservation);
             // The server's own clock expires the key: the tests' offset is taken out again.
             write.cmd("SET").arg(key).arg("PENDING").arg("PXAT").arg((deadline_ms - offset).max(1)).ignore();
         }
         self.call(async |redis| write.query_async(redis).await).await
+    }
+
+    /// Moves deadlines that are registered. Returns those that are not: they are over and forgotten, or Redis was lost, and
+    /// only Postgres knows which. The caller must then forget them or register them.
+    ///
+    /// # Errors
+    /// [`RedisUnavailable`].
+    pub async fn move_deadlines(&self, deadlines: &[ClaimedDeadline]) -> Result<Vec<ReservationId>, RedisUnavailable> {
+        if deadlines.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (index, offset) = (self.keys().deadlines(), self.clock().offset_ms());
+        let mut moving = pipe();
+        for (reservation, deadline_ms) in deadlines {
+            let (id, key) = (reservation.to_string(), self.keys().expired(*reservation));
+            // The key first: where this breaks off in between, the entry still comes due early and all is looked at again.
+            moving.cmd("SET").arg(key).arg("PENDING").arg("PXAT").arg((deadline_ms - offset).max(1)).ignore();
+            moving.cmd("ZADD").arg(&index).arg("XX").arg(*deadline_ms).arg(&id).ignore();
+            moving.cmd("ZSCORE").arg(&index).arg(id);
+        }
+        let scores: Vec<Option<f64>> = self.call(async |redis| moving.query_async(redis).await).await?;
+        let missing = deadlines.iter().zip(scores).filter(|(_, score)| score.is_none());
+        Ok(missing.map(|((reservation, _), _)| *reservation).collect())
     }
 
     /// Asks the sweep to look at a reservation, or an event's jobs, soon, whatever becomes of this process: said before
@@ -114,13 +155,15 @@ impl Redis {
             .arg(spans.grace_ms)
             .arg(spans.lease_ms)
             .arg(spans.most);
-        type Answer = (String, String, Vec<String>, Vec<String>);
-        let (now, epoch, due, claimed): Answer = self.call(async |redis| call.invoke_async(redis).await).await?;
+        type Answer = (String, String, Vec<String>, Vec<String>, String);
+        let (now, epoch, due, claimed, looked_until): Answer =
+            self.call(async |redis| call.invoke_async(redis).await).await?;
         Ok(Sweep {
             now_ms: now.parse().unwrap_or_default(),
             epoch: (!epoch.is_empty()).then_some(epoch),
             due: due.iter().filter_map(|id| id.parse().ok()).collect(),
             claimed: claimed_deadlines(&claimed),
+            looked_until_ms: whole_ms(&looked_until).unwrap_or_default(),
         })
     }
 
@@ -164,7 +207,7 @@ impl Redis {
     /// [`RedisUnavailable`].
     pub async fn count_deadlines(&self, late_ms: i64) -> Result<(u64, u64), RedisUnavailable> {
         let index = self.keys().deadlines();
-        let now = crate::time::to_ms(self.clock().process_now());
+        let now = self.now_ms().await?;
         let mut read = pipe();
         read.cmd("ZCARD").arg(&index).cmd("ZCOUNT").arg(&index).arg("-inf").arg(now - late_ms);
         self.call(async |redis| read.query_async(redis).await).await
@@ -173,10 +216,12 @@ impl Redis {
 
 /// Ids and scores in turn, as the scripts return them.
 fn claimed_deadlines(pairs: &[String]) -> Vec<ClaimedDeadline> {
-    let deadline = |pair: &[String]| {
-        #[expect(clippy::cast_possible_truncation, reason = "a score is whole milliseconds, far below 2^53")]
-        let deadline = pair[1].parse::<f64>().ok()? as i64;
-        Some((pair[0].parse().ok()?, deadline))
-    };
+    let deadline = |pair: &[String]| Some((pair[0].parse().ok()?, whole_ms(&pair[1])?));
     pairs.chunks_exact(2).filter_map(deadline).collect()
+}
+
+/// A score as Redis writes it.
+fn whole_ms(score: &str) -> Option<i64> {
+    #[expect(clippy::cast_possible_truncation, reason = "a score is whole milliseconds, far below 2^53")]
+    score.parse::<f64>().ok().map(|score| score as i64)
 }

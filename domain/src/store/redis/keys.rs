@@ -161,6 +161,12 @@ impl KeyScheme {
         self.of_installation("warm-up")
     }
 
+    /// How far the warm-up is that runs now.
+    #[must_use]
+    pub fn warm_up_progress(&self) -> String {
+        self.of_installation("warm-up-progress")
+    }
+
     /// The mode in which this Redis is written.
     #[must_use]
     pub fn layout(&self) -> String {

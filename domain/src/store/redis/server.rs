@@ -154,21 +154,31 @@ impl Redis {
         .await
     }
 
-    /// Stays the one who warms up. False where the lease is not `holder`'s any more, even if it is nobody's: a Redis that
+    /// Stays the one who warms up, and says how far it is. False where the lease is not `holder`'s any more, even if it is nobody's: a Redis that
     /// lost it has lost what was rebuilt as well.
     ///
     /// # Errors
     /// [`RedisUnavailable`].
-    pub async fn renew_warm_up(&self, holder: &str, lease_ms: i64) -> Result<bool, RedisUnavailable> {
+    pub async fn renew_warm_up(&self, holder: &str, lease_ms: i64, progress: &str) -> Result<bool, RedisUnavailable> {
         static RENEW: LazyLock<Script> = LazyLock::new(|| {
             Script::new(
                 "if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+                redis.call('SET', KEYS[2], ARGV[3], 'PX', ARGV[2])
                 return redis.call('PEXPIRE', KEYS[1], ARGV[2])",
             )
         });
         let mut call = RENEW.key(self.keys().warm_up_lease());
-        call.arg(holder).arg(lease_ms);
+        call.key(self.keys().warm_up_progress()).arg(holder).arg(lease_ms).arg(progress);
         self.call(async |redis| call.invoke_async(redis).await).await
+    }
+
+    /// How far the warm-up is, as the one who warms up said it; none while nobody does.
+    ///
+    /// # Errors
+    /// [`RedisUnavailable`].
+    pub async fn warm_up_progress(&self) -> Result<Option<String>, RedisUnavailable> {
+        let key = self.keys().warm_up_progress();
+        self.call(async |redis| cmd("GET").arg(&key).query_async(redis).await).await
     }
 
     /// Stops being the one who warms up.
@@ -176,10 +186,11 @@ impl Redis {
     /// # Errors
     /// [`RedisUnavailable`].
     pub async fn release_warm_up(&self, holder: &str) -> Result<(), RedisUnavailable> {
-        let key = self.keys().warm_up_lease();
+        let (key, progress) = (self.keys().warm_up_lease(), self.keys().warm_up_progress());
         self.call(async |redis| {
             let current: Option<String> = cmd("GET").arg(&key).query_async(redis).await?;
-            if current.as_deref() == Some(holder) { cmd("DEL").arg(&key).query_async(redis).await } else { Ok(()) }
+            let is_own = current.as_deref() == Some(holder);
+            if is_own { cmd("DEL").arg(&key).arg(&progress).query_async(redis).await } else { Ok(()) }
         })
         .await
     }

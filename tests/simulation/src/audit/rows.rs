@@ -1,9 +1,7 @@
 //! What Postgres and the provider's books must say.
 
-use sqlx::PgPool;
-
+use super::{AuditError, Installation};
 use crate::provider::ScriptedProvider;
-use crate::stores::TestStores;
 
 /// True at any moment. `$1` is the clock's offset in ms; each row is a finding.
 const ALWAYS: &[&str] = &[
@@ -85,27 +83,26 @@ const SETTLED: &[&str] = &[
 ];
 
 /// What breaks an invariant in Postgres right now.
-pub async fn audit_postgres(test: &TestStores) -> Vec<String> {
-    let mut findings = Vec::new();
-    for sql in ALWAYS {
-        findings.extend(ask(&test.sql, sql, test.clock.offset_ms()).await);
-    }
-    findings
+///
+/// # Errors
+/// It cannot be asked.
+pub async fn audit_postgres(of: &Installation<'_>) -> Result<Vec<String>, AuditError> {
+    ask(of, ALWAYS).await
 }
 
 /// What breaks an invariant in Postgres or in the provider's books, now that everything should have come to rest.
-pub async fn audit_settled(test: &TestStores, provider: &ScriptedProvider) -> Vec<String> {
-    let mut findings = audit_postgres(test).await;
-    for sql in SETTLED {
-        findings.extend(ask(&test.sql, sql, test.clock.offset_ms()).await);
-    }
+///
+/// # Errors
+/// It cannot be asked.
+pub async fn audit_settled(of: &Installation<'_>, provider: &ScriptedProvider) -> Result<Vec<String>, AuditError> {
+    let mut findings = audit_postgres(of).await?;
+    findings.extend(ask(of, SETTLED).await?);
     let wanted: Vec<(uuid::Uuid, String, String, i64)> = sqlx::query_as(
         "SELECT p.id, p.status, r.status, r.amount FROM payments p
          JOIN reservations r ON r.event_id = p.event_id AND r.id = p.reservation_id",
     )
-    .fetch_all(&test.sql)
-    .await
-    .unwrap();
+    .fetch_all(of.sql)
+    .await?;
     for (id, entry) in provider.entries() {
         if entry.captures > 1 {
             findings.push(format!("I5: the provider took money {} times under {id}", entry.captures));
@@ -122,11 +119,13 @@ pub async fn audit_settled(test: &TestStores, provider: &ScriptedProvider) -> Ve
                 .push(format!("I2: the provider keeps {kept} for payment {id} ({payment}, {reservation}, {amount})"));
         }
     }
-    findings
+    Ok(findings)
 }
 
-async fn ask(pool: &PgPool, sql: &'static str, offset_ms: i64) -> Vec<String> {
+/// All of them in one statement, which sees one moment.
+async fn ask(of: &Installation<'_>, questions: &[&str]) -> Result<Vec<String>, AuditError> {
     // The parameter stands in every statement, though some only need it to be there.
-    let sql = format!("SELECT finding FROM ({sql}) AS found (finding) WHERE $1::bigint IS NOT NULL");
-    sqlx::query_scalar(sqlx::AssertSqlSafe(sql)).bind(offset_ms).fetch_all(pool).await.unwrap()
+    let question = |sql: &&str| format!("SELECT finding FROM ({sql}) AS found (finding) WHERE $1::bigint IS NOT NULL");
+    let sql = questions.iter().map(question).collect::<Vec<_>>().join("\nUNION ALL\n");
+    Ok(sqlx::query_scalar(sqlx::AssertSqlSafe(sql)).bind(of.offset_ms).fetch_all(of.sql).await?)
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use redis::aio::MultiplexedConnection;
 use serde_json::{Map, Value};
 
-use crate::stores::TestStores;
+use super::{AuditError, Installation};
 
 /// The words of the source layout and ours: no bucket has another field.
 const FIELDS: [&str; 8] =
@@ -25,10 +25,13 @@ struct SeatRow {
 }
 
 /// What Redis shows that Postgres does not say, for every event on sale.
-pub async fn audit_redis(test: &TestStores) -> Vec<String> {
-    let mut redis = test.redis().await;
-    let (seconds, micros): (i64, i64) = redis::cmd("TIME").query_async(&mut redis).await.unwrap();
-    let now_ms = seconds * 1_000 + micros / 1_000 + test.clock.offset_ms();
+///
+/// # Errors
+/// A store cannot be asked.
+pub async fn audit_redis(of: &Installation<'_>) -> Result<Vec<String>, AuditError> {
+    let mut redis = of.redis.clone();
+    let (seconds, micros): (i64, i64) = redis::cmd("TIME").query_async(&mut redis).await?;
+    let now_ms = seconds * 1_000 + micros / 1_000 + of.redis_offset_ms;
     let rows: Vec<SeatRow> = sqlx::query_as(
         "SELECT e.id AS event_id, e.date_key, b.block, s.row_label, s.column_label, c.state, c.reservation_id, r.buyer,
                 (extract(epoch FROM c.expires_at) * 1000)::bigint AS expires_ms
@@ -37,53 +40,50 @@ pub async fn audit_redis(test: &TestStores) -> Vec<String> {
          LEFT JOIN reservations r ON r.event_id = e.id AND r.id = c.reservation_id
          WHERE e.status = 'on_sale' ORDER BY e.id, b.ordinal, s.ordinal",
     )
-    .fetch_all(&test.sql)
-    .await
-    .unwrap();
+    .fetch_all(of.sql)
+    .await?;
     let mut blocks: BTreeMap<(String, String), Vec<SeatRow>> = BTreeMap::new();
     for row in rows {
         blocks.entry((row.date_key.clone(), row.block.clone())).or_default().push(row);
     }
     let mut findings = Vec::new();
     for ((date, block), seats) in &blocks {
-        audit_block(test, &mut redis, (date, block, seats, now_ms), &mut findings).await;
+        audit_block(of, &mut redis, (date, block, seats, now_ms), &mut findings).await?;
     }
-    audit_deadlines(test, &mut redis, &mut findings).await;
-    findings
+    audit_deadlines(of, &mut redis, &mut findings).await?;
+    Ok(findings)
 }
 
 async fn audit_block(
-    test: &TestStores,
+    of: &Installation<'_>,
     redis: &mut MultiplexedConnection,
     (date, block, seats, now_ms): (&str, &str, &[SeatRow], i64),
     findings: &mut Vec<String>,
-) {
-    let place = if test.settings.redis_cluster_tags {
-        format!("{{{date}:{}}}", escaped(block))
-    } else {
-        format!("{date}:{}", escaped(block))
-    };
+) -> Result<(), AuditError> {
+    let place =
+        if of.cluster_tags { format!("{{{date}:{}}}", escaped(block)) } else { format!("{date}:{}", escaped(block)) };
     let keys: Vec<String> = seats
         .iter()
-        .map(|seat| test.key(&format!("seat:{place}:{}:{}", escaped(&seat.column_label), escaped(&seat.row_label))))
+        .map(|seat| of.key(&format!("seat:{place}:{}:{}", escaped(&seat.column_label), escaped(&seat.row_label))))
         .collect();
-    let list = test.key(&format!("seatKeys:{place}"));
-    let listed: Vec<String> = redis::cmd("LRANGE").arg(&list).arg(0).arg(-1).query_async(redis).await.unwrap();
+    let list = of.key(&format!("seatKeys:{place}"));
+    let listed: Vec<String> = redis::cmd("LRANGE").arg(&list).arg(0).arg(-1).query_async(redis).await?;
     if listed != keys {
         findings.push(format!("{list} has {} keys, not the block's {} in seat order", listed.len(), keys.len()));
     }
-    let lifetime: i64 = redis::cmd("PTTL").arg(&list).query_async(redis).await.unwrap();
+    let lifetime: i64 = redis::cmd("PTTL").arg(&list).query_async(redis).await?;
     if lifetime != -1 {
         findings.push(format!("{list} would vanish in {lifetime} ms"));
     }
     let version: Option<u64> =
-        redis::cmd("GET").arg(test.key(&format!("seatVersion:{place}"))).query_async(redis).await.unwrap();
+        redis::cmd("GET").arg(of.key(&format!("seatVersion:{place}"))).query_async(redis).await?;
     for (seats, keys) in seats.chunks(500).zip(keys.chunks(500)) {
-        let values: Vec<Option<String>> = redis::cmd("MGET").arg(keys).query_async(redis).await.unwrap();
+        let values: Vec<Option<String>> = redis::cmd("MGET").arg(keys).query_async(redis).await?;
         for ((seat, key), value) in seats.iter().zip(keys).zip(values) {
             audit_bucket(seat, key, value.as_deref(), (now_ms, version.unwrap_or(0)), findings);
         }
     }
+    Ok(())
 }
 
 fn audit_bucket(
@@ -143,34 +143,32 @@ fn audit_bucket(
 }
 
 /// The index has exactly the reservations that can expire, with their deadlines; each has its key.
-async fn audit_deadlines(test: &TestStores, redis: &mut MultiplexedConnection, findings: &mut Vec<String>) {
+async fn audit_deadlines(
+    of: &Installation<'_>,
+    redis: &mut MultiplexedConnection,
+    findings: &mut Vec<String>,
+) -> Result<(), AuditError> {
     let rows: Vec<(uuid::Uuid, i64)> = sqlx::query_as(
         "SELECT id, (extract(epoch FROM expires_at) * 1000)::bigint FROM reservations
          WHERE status = 'PENDING' AND committed_at IS NULL",
     )
-    .fetch_all(&test.sql)
-    .await
-    .unwrap();
+    .fetch_all(of.sql)
+    .await?;
     let wanted: BTreeMap<String, i64> = rows.into_iter().map(|(id, at)| (id.to_string(), at)).collect();
-    let index: Vec<(String, f64)> = redis::cmd("ZRANGE")
-        .arg(test.deadlines_key())
-        .arg(0)
-        .arg(-1)
-        .arg("WITHSCORES")
-        .query_async(redis)
-        .await
-        .unwrap();
+    let index: Vec<(String, f64)> =
+        redis::cmd("ZRANGE").arg(of.deadlines_key()).arg(0).arg(-1).arg("WITHSCORES").query_async(redis).await?;
     #[expect(clippy::cast_possible_truncation, reason = "a score is whole milliseconds, far below 2^53")]
     let index: BTreeMap<String, i64> = index.into_iter().map(|(id, score)| (id, score as i64)).collect();
     if index != wanted {
         findings.push(format!("the deadline index has {index:?}, Postgres says {wanted:?}"));
     }
-    let stem = test.key("expired:reservation:");
+    let stem = of.key("expired:reservation:");
     let keys: BTreeSet<String> =
-        test.keys().await.into_iter().filter_map(|key| key.strip_prefix(&stem).map(str::to_owned)).collect();
+        of.keys().await?.into_iter().filter_map(|key| key.strip_prefix(&stem).map(str::to_owned)).collect();
     if keys != wanted.keys().cloned().collect() {
         findings.push(format!("the keys that die at a deadline are {keys:?}, Postgres says {:?}", wanted.keys()));
     }
+    Ok(())
 }
 
 /// The percent-encoding that design.md writes down, spelled out here once more so that a slip there is seen.

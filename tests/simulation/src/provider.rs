@@ -3,7 +3,7 @@
 //! It is a double of the network's other end only: what it keeps under a key, it keeps once, as real providers do.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use domain::flow::finalize_payment::Gateways;
 use domain::gateway::{GatewayFuture, PaymentGateway, PaymentRequest, ProviderPayment, ProviderState, UnknownOutcome};
@@ -78,34 +78,53 @@ impl ScriptedProvider {
 
     /// Says how the next call of a kind is answered; calls without a script are obeyed.
     pub fn script(&self, ask: Ask, answers: impl IntoIterator<Item = Answer>) {
-        self.0.lock().unwrap().script.entry(ask).or_default().extend(answers);
+        self.books().script.entry(ask).or_default().extend(answers);
     }
 
-    /// The buyer does, at the provider's own page, what was waited for: the money is ready, or is taken at once.
-    pub fn buyer_acts(&self, key: PaymentId, state: ProviderState) {
-        let mut books = self.0.lock().unwrap();
-        let entry = books.entries.get_mut(&key).expect("the provider knows the payment");
-        assert_eq!(entry.state, ProviderState::Pending, "nothing is waited for");
-        entry.captures += u32::from(state == ProviderState::Captured);
-        entry.state = state;
+    /// Forgets what was scripted: every further call is obeyed.
+    pub fn obey_from_now_on(&self) {
+        self.books().script.clear();
+    }
+
+    /// Closes the books and opens empty ones.
+    pub fn start_afresh(&self) {
+        *self.books() = Books::default();
+    }
+
+    /// The buyer does, at the provider's own page, what was waited for: the money is ready, or is taken at once. False
+    /// where nothing is waited for.
+    pub fn buyer_acts(&self, key: PaymentId, state: ProviderState) -> bool {
+        let mut books = self.books();
+        match books.entries.get_mut(&key).filter(|entry| entry.state == ProviderState::Pending) {
+            None => false,
+            Some(entry) => {
+                entry.captures += u32::from(state == ProviderState::Captured);
+                entry.state = state;
+                true
+            }
+        }
+    }
+
+    fn books(&self) -> MutexGuard<'_, Books> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What it has under a key.
     #[must_use]
     pub fn entry(&self, key: PaymentId) -> Option<Entry> {
-        self.0.lock().unwrap().entries.get(&key).cloned()
+        self.books().entries.get(&key).cloned()
     }
 
     /// All it has.
     #[must_use]
     pub fn entries(&self) -> HashMap<PaymentId, Entry> {
-        self.0.lock().unwrap().entries.clone()
+        self.books().entries.clone()
     }
 
     /// Every call, in order.
     #[must_use]
     pub fn asked(&self) -> Vec<(Ask, PaymentId)> {
-        self.0.lock().unwrap().asked.clone()
+        self.books().asked.clone()
     }
 
     fn ask(
@@ -114,7 +133,7 @@ impl ScriptedProvider {
         request: &PaymentRequest,
         act: impl FnOnce(&mut Books, Answer),
     ) -> Result<Option<ProviderPayment>, UnknownOutcome> {
-        let mut books = self.0.lock().unwrap();
+        let mut books = self.books();
         books.asked.push((ask, request.key));
         let answer = books.script.get_mut(&ask).and_then(VecDeque::pop_front).unwrap_or(Answer::Obey);
         if answer == Answer::Fail {
