@@ -40,6 +40,7 @@ use self::house::{House, Role};
 use self::machine::Machine;
 use self::record::Recorder;
 use self::rest::{Outages, come_to_rest, tend};
+use self::sight::lags_ms;
 use self::stage::Stage;
 use self::strike::Striker;
 use crate::output::{CommandError, OutputArgs, end, print, tell};
@@ -159,7 +160,7 @@ async fn chaos(args: &ChaosArgs) -> Result<Figures> {
     tell("          the load has ended, and everything is mended: waiting until it has come to rest");
     let rest = come_to_rest(&house, &stores, REST_LIMIT).await?;
 
-    let (sightings, lags_ms) = crowd.sight().take();
+    let (sightings, freed) = crowd.sight().take();
     let history = History { holds: crowd.take_holds(), sightings, outages: outages.spans() };
     let checks = judge(&history, &rest.books, &rest.queues);
     let is_clean = checks.iter().all(|check| check.findings.is_empty());
@@ -183,7 +184,7 @@ async fn chaos(args: &ChaosArgs) -> Result<Figures> {
         faults,
         excused: outages.since(recorder.began_ms()),
         seconds: by_second(&samples, load_ms),
-        lag: Lag::of(lags_ms),
+        lag: Lag::of(lags_ms(&freed, &rest.books)),
         refusals,
         failures,
     })

@@ -8,6 +8,7 @@ mod audit;
 mod blocking;
 mod board;
 mod bursts;
+mod chaos;
 mod crashes;
 mod deadlines;
 mod expiry;

@@ -7,7 +7,7 @@ use serde::Serialize;
 use simulation::proxy::Link;
 
 /// The load has so long to itself before the first fault.
-const FIRST_AFTER_MS: i64 = 4_000;
+const FIRST_AFTER_MS: i64 = 3_000;
 /// From one fault to the next, so that sixteen kinds fit into less than two minutes.
 const STEP_MS: i64 = 6_000;
 /// No fault begins so close to the end.

@@ -5,6 +5,7 @@
 //! - [`oracle`]: who may own what, from what callers were told; shares no code with the flows and stores.
 //! - [`audit`]: reads Postgres and Redis by its own means and says what breaks an invariant.
 //! - [`provider`]: a payment provider that obeys a script and keeps books of its own.
+//! - [`chaos`]: the judgement of a chaos run, in which real processes die under real load.
 //! - [`proxy`]: a network that breaks.
 
 pub mod audit;
