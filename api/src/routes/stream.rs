@@ -28,6 +28,7 @@ pub struct StreamQuery {
     block: Option<Label>,
     /// How it is told: `json` where a block is named, else `compact`.
     #[garde(skip)]
+    #[param(inline)]
     form: Option<FormWord>,
 }
 
