@@ -126,8 +126,8 @@ pub(crate) async fn heal_block(stores: &Stores, sheet: &EventSheet, key: &BlockK
     }
 }
 
-/// How often a block is looked at whose seats change under the rebuilding.
-const REBUILDS_MAX: usize = 8;
+/// How often seats are looked at that change under the healing.
+const LOOKS_MAX: usize = 8;
 
 /// Makes a block's list and buckets in Redis what Postgres says. Returns how many buckets were written. Safe beside
 /// holds, expiries and another rebuild.
@@ -146,18 +146,28 @@ pub async fn rebuild_block(stores: &Stores, sheet: &EventSheet, block: &Block) -
         stores.redis.replace_seat_list(&key, &keys, &new_uuid().to_string()).await?;
         picture = stores.redis.read_seats(&key, keys.clone()).await?;
     }
-    let mut healed = heal_seats(stores, (sheet, &key), (&seats, keys.clone()), picture).await?;
-    let mut written = healed.written;
-    // What changes between the reading and the writing is looked at again: nobody else may ever come to it.
-    for _ in 1..REBUILDS_MAX {
-        if healed.written == healed.wrong {
-            break;
-        }
-        let picture = stores.redis.read_seats(&key, keys.clone()).await?;
-        healed = heal_seats(stores, (sheet, &key), (&seats, keys.clone()), picture).await?;
+    Ok(heal_until_right(stores, (sheet, &key), (&seats, keys), picture).await?.0)
+}
+
+/// Heals until a look finds nothing wrong. A release of a seat that is shown available leaves its bucket as it is, so that
+/// who read Postgres just before it writes what is over: who has written therefore looks again. So does who was overtaken,
+/// since nobody else may ever come to that seat. Returns how many buckets were written, and whether all is right now.
+async fn heal_until_right(
+    stores: &Stores,
+    block: (&EventSheet, &BlockKey),
+    (seats, keys): (&[&Seat], Vec<String>),
+    mut picture: BlockPicture,
+) -> Result<(u64, bool), HealBlockError> {
+    let mut written = 0;
+    for _ in 0..LOOKS_MAX {
+        let healed = heal_seats(stores, block, (seats, keys.clone()), picture).await?;
         written += healed.written;
+        if healed.wrong == 0 {
+            return Ok((written, healed.gated == 0));
+        }
+        picture = stores.redis.read_seats(block.1, keys.clone()).await?;
     }
-    Ok(written)
+    Ok((written, false))
 }
 
 /// Makes some seats of a block show what Postgres says, whatever they showed. False where a seat could not be written
@@ -174,8 +184,7 @@ pub(crate) async fn heal_some(
     let seats: Vec<&Seat> = sheet.map.seats_of(block).iter().filter(|seat| some.contains(&seat.id)).collect();
     let keys = seat_keys(stores, &key, &seats);
     let picture = stores.redis.read_seats(&key, keys.clone()).await?;
-    let healed = heal_seats(stores, (sheet, &key), (&seats, keys), picture).await?;
-    Ok(healed.gated == 0 && healed.written == healed.wrong)
+    Ok(heal_until_right(stores, (sheet, &key), (&seats, keys), picture).await?.1)
 }
 
 fn seat_keys(stores: &Stores, block: &BlockKey, seats: &[&Seat]) -> Vec<String> {

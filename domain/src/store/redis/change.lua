@@ -8,8 +8,7 @@
 --         a deadline), sold. Whoever read Postgres long ago changes nothing. Whether a bucket that is not the owner's
 --         is older than what the caller read cannot be told here: such buckets are counted, for the caller to heal
 -- release writes over the owner's own bucket and an absent one only; a release because of a deadline leaves a bucket
---         alone whose deadline is later, or which has none any more: it was extended or paid for meanwhile. An available
---         one is written again with a new version: whoever read Postgres before this release must find it changed
+--         alone whose deadline is later, or which has none any more: it was extended or paid for meanwhile
 -- Returns {changed, version, not the owner's (take only)}
 local rule, owner, status, limit = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[6])
 local foreign = 0
@@ -21,7 +20,7 @@ local function may_write(value)
       foreign = foreign + 1
       return false
     end
-    return not readable or type(bucket) ~= 'table' or bucket.status == 'available'
+    return not readable or type(bucket) ~= 'table'
   end
   -- A gate, from before the commit: what Postgres says comes after it.
   if not bucket.createdAt then return true end

@@ -339,8 +339,12 @@ impl World {
                 Some(Next::HealWrite(id, then, seen, seats, changed, wanted))
             }
             Next::HealWrite(id, then, seen, seats, changed, wanted) => {
-                let settled = self.heal_seats(seats, &wanted, changed, plan.gate);
-                Some(Next::ShowJobs(id, then, seen, settled))
+                let healed = self.heal_seats(seats, &wanted, changed, plan.gate);
+                Some(if healed.is_right {
+                    Next::ShowJobs(id, then, seen, !healed.waits)
+                } else {
+                    Next::HealRead(id, then, seen, seats)
+                })
             }
             Next::ShowJobs(id, then, seen, settled) => {
                 for payment in 0..self.payments.len() {
@@ -410,9 +414,9 @@ impl World {
                 Some(Next::WarmWrite(seat, changed, self.wanted_bucket(usize::from(seat))))
             }
             Next::WarmWrite(seat, changed, wanted) => {
-                self.heal_seats(1 << seat, &[wanted; SEATS_MAX], changed, plan.gate);
-                // What changed meanwhile is looked at again.
-                Some(Next::WarmHeal(seat + u8::from(changed == 0)))
+                let healed = self.heal_seats(1 << seat, &[wanted; SEATS_MAX], changed, plan.gate);
+                // Who has written, or was overtaken, looks again.
+                Some(Next::WarmHeal(seat + u8::from(healed.is_right)))
             }
             Next::WarmEpoch => {
                 (self.redis.epoch, self.redis.warming) = (true, false);

@@ -5,6 +5,15 @@ use super::world::{Bucket, Claim, Index, Ticks, World, seats_of};
 use domain::reservation::{CancelReason, ReservationState};
 use domain::seat::ClaimState;
 
+/// What one look of a healer came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Healed {
+    /// Nothing was wrong: otherwise it looks again.
+    pub is_right: bool,
+    /// A gate stands before a seat, and opens by itself.
+    pub waits: bool,
+}
+
 /// What a reservation's buckets should show, as it was read from Postgres.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Showing {
@@ -77,10 +86,9 @@ impl World {
         }
     }
 
-    /// `heal.lua`: writes what Postgres said, where the bucket is as it was before Postgres was asked. Returns whether
-    /// nothing stood in the way.
-    pub fn heal_seats(&mut self, seats: u8, wanted: &[Bucket], changed: u8, gate: Ticks) -> bool {
-        let mut healed = true;
+    /// `heal.lua`: writes what Postgres said, where the bucket is as it was before Postgres was asked.
+    pub fn heal_seats(&mut self, seats: u8, wanted: &[Bucket], changed: u8, gate: Ticks) -> Healed {
+        let mut healed = Healed { is_right: true, waits: false };
         for seat in seats_of(seats) {
             let bucket = self.redis.buckets[seat];
             if bucket == wanted[seat] {
@@ -93,9 +101,12 @@ impl World {
             };
             let stands = |at| at > self.now && at <= self.now + gate;
             let is_gate = matches!(bucket, Bucket::Gate(owner, at) if stands(at) && may_commit(owner));
-            if is_gate || changed & (1 << seat) != 0 {
-                healed = false;
-            } else {
+            if is_gate {
+                healed.waits = true;
+                continue;
+            }
+            healed.is_right = false;
+            if changed & (1 << seat) == 0 {
                 self.write_bucket(seat, wanted[seat]);
             }
         }
@@ -152,7 +163,7 @@ fn may_write(bucket: Bucket, id: Index, showing: Showing) -> Option<bool> {
     let is_release = matches!(showing, Showing::Expired(_) | Showing::Released);
     let (owner, deadline, status_is_held) = match bucket {
         Bucket::Absent => return if is_release { Some(true) } else { None },
-        Bucket::Available => return if is_release { Some(true) } else { None },
+        Bucket::Available => return if is_release { Some(false) } else { None },
         Bucket::Gate(owner, _) if owner == id => return Some(true),
         Bucket::Gate(owner, _) => (owner, None, true),
         Bucket::Held(owner, deadline) => (owner, deadline, true),
