@@ -94,7 +94,8 @@ async fn a_chaos_run_that_is_stopped_or_killed_leaves_no_process_behind() {
         // The first progress: everything runs.
         let mut lines = BufReader::new(run.stderr.take().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap().contains(" s  ")), "the run ended early");
-        assert!(scratch.processes().len() > 7, "two stores and five processes run: {:?}", scratch.processes());
+        // Something may have been struck already.
+        assert!(scratch.processes().len() > 3, "stores and processes run: {:?}", scratch.processes());
         kill(Pid::from_raw(run.id().try_into().unwrap()), signal).unwrap();
         let status = run.wait().unwrap();
         assert!(!status.success(), "{status}");

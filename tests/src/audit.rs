@@ -20,7 +20,7 @@ async fn installation(test: &TestStores) -> Installation<'_> {
 
 /// What breaks an invariant in Postgres right now.
 pub async fn audit_postgres(test: &TestStores) -> Vec<String> {
-    audit::audit_postgres(&installation(test).await).await.expect("Postgres answers the auditor")
+    audit::audit_postgres(&test.sql, test.clock.offset_ms()).await.expect("Postgres answers the auditor")
 }
 
 /// What breaks an invariant in Postgres or in the provider's books, now that everything should have come to rest.

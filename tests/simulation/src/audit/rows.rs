@@ -1,5 +1,7 @@
 //! What Postgres and the provider's books must say.
 
+use sqlx::PgPool;
+
 use super::{AuditError, Installation};
 use crate::provider::ScriptedProvider;
 
@@ -86,8 +88,8 @@ const SETTLED: &[&str] = &[
 ///
 /// # Errors
 /// It cannot be asked.
-pub async fn audit_postgres(of: &Installation<'_>) -> Result<Vec<String>, AuditError> {
-    ask(of, ALWAYS).await
+pub async fn audit_postgres(sql: &PgPool, offset_ms: i64) -> Result<Vec<String>, AuditError> {
+    ask(sql, offset_ms, ALWAYS).await
 }
 
 /// What breaks an invariant in Postgres or in the provider's books, now that everything should have come to rest.
@@ -95,8 +97,8 @@ pub async fn audit_postgres(of: &Installation<'_>) -> Result<Vec<String>, AuditE
 /// # Errors
 /// It cannot be asked.
 pub async fn audit_settled(of: &Installation<'_>, provider: &ScriptedProvider) -> Result<Vec<String>, AuditError> {
-    let mut findings = audit_postgres(of).await?;
-    findings.extend(ask(of, SETTLED).await?);
+    let mut findings = audit_postgres(of.sql, of.offset_ms).await?;
+    findings.extend(ask(of.sql, of.offset_ms, SETTLED).await?);
     let wanted: Vec<(uuid::Uuid, String, String, i64)> = sqlx::query_as(
         "SELECT p.id, p.status, r.status, r.amount FROM payments p
          JOIN reservations r ON r.event_id = p.event_id AND r.id = p.reservation_id",
@@ -123,9 +125,9 @@ pub async fn audit_settled(of: &Installation<'_>, provider: &ScriptedProvider) -
 }
 
 /// All of them in one statement, which sees one moment.
-async fn ask(of: &Installation<'_>, questions: &[&str]) -> Result<Vec<String>, AuditError> {
+async fn ask(sql: &PgPool, offset_ms: i64, questions: &[&str]) -> Result<Vec<String>, AuditError> {
     // The parameter stands in every statement, though some only need it to be there.
     let question = |sql: &&str| format!("SELECT finding FROM ({sql}) AS found (finding) WHERE $1::bigint IS NOT NULL");
-    let sql = questions.iter().map(question).collect::<Vec<_>>().join("\nUNION ALL\n");
-    Ok(sqlx::query_scalar(sqlx::AssertSqlSafe(sql)).bind(of.offset_ms).fetch_all(of.sql).await?)
+    let whole = questions.iter().map(question).collect::<Vec<_>>().join("\nUNION ALL\n");
+    Ok(sqlx::query_scalar(sqlx::AssertSqlSafe(whole)).bind(offset_ms).fetch_all(sql).await?)
 }

@@ -221,7 +221,8 @@ impl World {
             Next::Extend(id) => {
                 let extended = self.extend(plan, id);
                 self.told = Last(Some(Told::Extended(extended)));
-                extended.then_some(Next::ShowRead(id, Then::End))
+                // Refused or not, the index was marked before, and shows what is true afterwards.
+                Some(Next::ShowRead(id, Then::End))
             }
             Next::PayMark(id) => {
                 self.mark(plan, id);
