@@ -27,7 +27,8 @@ const BROKEN: u8 = 3;
                         Exit codes: 0 nothing was lost, 1 it could not run, 3 an invariant is broken.\n\n\
                         Examples:\n  holdfast sim                                  500 histories of seed 1\n  \
                         holdfast sim --seed 42 --histories 5000       more, and others\n  \
-                        holdfast sim --seed 42 --history 1234         one again, with every step"
+                        holdfast sim --seed 42 --history 1234         one again, with every step\n  \
+                        holdfast sim --model --histories 1000000      of the pure model, without any store"
 )]
 pub struct SimArgs {
     /// What all is drawn from
@@ -42,6 +43,9 @@ pub struct SimArgs {
     /// How many run at once
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=32))]
     lanes: u8,
+    /// Run the histories of the pure model, which needs no store and is many thousand times faster
+    #[arg(long, conflicts_with_all = ["lanes", "keep_going"])]
+    model: bool,
     /// Go on after a failure
     #[arg(long)]
     keep_going: bool,
@@ -52,11 +56,35 @@ pub struct SimArgs {
 /// Runs `holdfast sim`.
 #[must_use]
 pub fn run(args: &SimArgs) -> ExitCode {
+    if args.model {
+        return match simulate_model(args) {
+            Ok(true) => ExitCode::SUCCESS,
+            Ok(false) => ExitCode::from(BROKEN),
+            Err(error) => end(Err(error)),
+        };
+    }
     match simulate(args) {
         Ok(report) if report.failures.is_empty() => ExitCode::SUCCESS,
         Ok(_) => ExitCode::from(BROKEN),
         Err(error) => end(Err(error)),
     }
+}
+
+/// Whether nothing was broken.
+fn simulate_model(args: &SimArgs) -> Result<bool, CommandError> {
+    let histories = args.history.map_or(args.histories, |_| 1);
+    let bar = ProgressBar::new(histories);
+    let report = simulation::model::run(args.seed, args.history.unwrap_or(0), histories, |done| bar.set_position(done));
+    bar.finish_and_clear();
+    let data = json!({
+        "seed": report.seed,
+        "histories": report.histories,
+        "steps": report.steps,
+        "seconds": report.took.as_secs_f64(),
+        "failure": report.failure.as_ref().map(ToString::to_string),
+    });
+    print(args.output, &data, &report.to_string())?;
+    Ok(report.failure.is_none())
 }
 
 fn simulate(args: &SimArgs) -> Result<Report, CommandError> {

@@ -45,7 +45,7 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.broken)?;
         write_history(f, &Plan::SMALL, &self.acts)?;
-        write!(f, "again: holdfast sim --model --seed {} --first {} --histories 1", self.seed, self.history)
+        write!(f, "again: holdfast sim --model --seed {} --history {}", self.seed, self.history)
     }
 }
 

@@ -78,7 +78,6 @@ pub struct Incident {
 }
 
 /// What a flow came to for now.
-#[expect(clippy::large_enum_variant, reason = "one at a time, taken apart at once")]
 pub enum Driven {
     /// It answered.
     Told(Box<Told>),

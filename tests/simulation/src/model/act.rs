@@ -77,7 +77,7 @@ impl World {
                 let over = |row| matches!(row, Row::Cancelled(CancelReason::User));
                 has_row(id) && !over(self.reservation(id).row) && self.begin(plan, Next::CancelMark(id))
             }
-            Act::Extend(id) => has_row(id) && self.begin(plan, Next::Extend(id)),
+            Act::Extend(id) => has_row(id) && self.begin(plan, Next::ExtendMark(id)),
             Act::Pay(id) => {
                 has_row(id) && self.payments.len() < plan.payments_max && self.begin(plan, Next::PayMark(id))
             }

@@ -4,6 +4,7 @@
 use domain::decide::payment::MoneyAt;
 use domain::decide::reservation::Cancelling;
 use domain::payment::PaymentStatus;
+use domain::reservation::ReservationState;
 
 use super::postgres::HoldOutcome;
 use super::provider::{Answer, Ask};
@@ -78,7 +79,9 @@ pub enum Next {
     CancelMark(Index),
     /// … the transaction.
     CancelCommit(Index),
-    /// `extend_reservation`.
+    /// `extend_reservation`: the mark.
+    ExtendMark(Index),
+    /// … the transaction.
     Extend(Index),
     /// `start_payment`: the mark.
     PayMark(Index),
@@ -118,6 +121,10 @@ pub enum Next {
     ShowJobs(Index, Then, Seen, bool),
     /// … write the deadline index.
     ShowIndex(Index, Then, Seen, bool),
+    /// … read Postgres again for what is alive and not in the index.
+    MissingRead(Index, Then),
+    /// … and register it if it still is.
+    MissingWrite(Index, Then, Option<Ticks>),
     /// `warm_up`: read deadlines and open rows.
     WarmRead,
     /// … register deadlines, by seat.
@@ -206,10 +213,12 @@ impl World {
             | Next::HoldShow(..)
             | Next::HoldIndex(..) => self.step_hold(plan, process.next),
             Next::CancelMark(id) => {
-                if matches!(self.reservation(id).row, Row::Pending) {
-                    self.mark(plan, id);
-                }
+                self.mark_pending(plan, id);
                 Some(Next::CancelCommit(id))
+            }
+            Next::ExtendMark(id) => {
+                self.mark_pending(plan, id);
+                Some(Next::Extend(id))
             }
             Next::CancelCommit(id) => {
                 let answer = self.cancel(id);
@@ -221,7 +230,7 @@ impl World {
             Next::Extend(id) => {
                 let extended = self.extend(plan, id);
                 self.told = Last(Some(Told::Extended(extended)));
-                // Refused or not, the index was marked before, and shows what is true afterwards.
+                self.committed();
                 Some(Next::ShowRead(id, Then::End))
             }
             Next::PayMark(id) => {
@@ -245,7 +254,9 @@ impl World {
             | Next::HealPostgres(..)
             | Next::HealWrite(..)
             | Next::ShowJobs(..)
-            | Next::ShowIndex(..) => self.step_show(plan, process.next),
+            | Next::ShowIndex(..)
+            | Next::MissingRead(..)
+            | Next::MissingWrite(..) => self.step_show(plan, process.next),
             Next::WarmRead
             | Next::WarmDeadlines(_)
             | Next::WarmJobs(_)
@@ -260,6 +271,12 @@ impl World {
     /// The process that is taking a step. Marks are made and ended by it alone.
     fn stepping(&mut self) -> Option<&mut Process> {
         self.current.and_then(|at| self.processes.get_mut(at))
+    }
+
+    fn mark_pending(&mut self, plan: &Plan, id: Index) {
+        if self.reservation(id).state(self.now) == Some(ReservationState::Pending) {
+            self.mark(plan, id);
+        }
     }
 
     pub(super) fn mark(&mut self, plan: &Plan, id: Index) {
@@ -313,8 +330,12 @@ impl World {
                 Some(Next::HoldIndex(id, expires_at, foreign != 0))
             }
             Next::HoldIndex(id, expires_at, foreign) => {
-                self.register(id, expires_at);
-                foreign.then_some(Next::ShowRead(id, Then::End))
+                // What is not in the index any more is over, or Redis has lost it.
+                let is_registered = self.redis.index[usize::from(id)].is_some();
+                if is_registered {
+                    self.register(id, expires_at);
+                }
+                (foreign || !is_registered).then_some(Next::ShowRead(id, Then::End))
             }
             _ => None,
         }
@@ -354,7 +375,22 @@ impl World {
                 Some(Next::ShowIndex(id, then, seen, settled))
             }
             Next::ShowIndex(id, then, seen, settled) => {
-                self.redis.index[usize::from(id)] = if settled { seen.alive_until } else { Some(self.now + plan.gate) };
+                let entry = self.redis.index[usize::from(id)];
+                match (settled, seen.alive_until) {
+                    (false, _) => self.register(id, self.now + plan.gate),
+                    (true, None) => self.redis.index[usize::from(id)] = None,
+                    (true, Some(until)) if entry.is_some() => self.register(id, until),
+                    (true, Some(_)) => return Some(Next::MissingRead(id, then)),
+                }
+                self.after(then)
+            }
+            Next::MissingRead(id, then) => {
+                let reservation = self.reservation(id);
+                let alive = (reservation.row == Row::Pending).then_some(reservation.expires_at);
+                Some(Next::MissingWrite(id, then, alive))
+            }
+            Next::MissingWrite(id, then, alive) => {
+                self.redis.index[usize::from(id)] = alive;
                 self.after(then)
             }
             _ => None,
