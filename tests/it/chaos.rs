@@ -91,10 +91,10 @@ async fn a_chaos_run_that_is_stopped_or_killed_leaves_no_process_behind() {
     for signal in [Signal::SIGINT, Signal::SIGKILL] {
         let scratch = Scratch::make(signal.as_str());
         let mut run = scratch.start("1");
-        // The first progress: everything runs.
+        // The first progress: everything runs but what the first fault has just killed.
         let mut lines = BufReader::new(run.stderr.take().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap().contains(" s  ")), "the run ended early");
-        assert!(scratch.processes().len() > 7, "two stores and five processes run: {:?}", scratch.processes());
+        assert!(scratch.processes().len() > 5, "stores and processes run: {:?}", scratch.processes());
         kill(Pid::from_raw(run.id().try_into().unwrap()), signal).unwrap();
         let status = run.wait().unwrap();
         assert!(!status.success(), "{status}");
