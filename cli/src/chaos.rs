@@ -39,7 +39,7 @@ use self::figures::{Figures, Lag, by_second, count, endings};
 use self::house::{House, Role};
 use self::machine::Machine;
 use self::record::Recorder;
-use self::rest::{Outages, come_to_rest, tend};
+use self::rest::{Outages, come_to_rest, operators_audit, tend};
 use self::sight::lags_ms;
 use self::stage::Stage;
 use self::strike::Striker;
@@ -162,7 +162,8 @@ async fn chaos(args: &ChaosArgs) -> Result<Figures> {
 
     let (sightings, freed) = crowd.sight().take();
     let history = History { holds: crowd.take_holds(), sightings, outages: outages.spans() };
-    let checks = judge(&history, &rest.books, &rest.queues);
+    let mut checks = judge(&history, &rest.books, &rest.queues);
+    checks.push(operators_audit(&house).await?);
     let is_clean = checks.iter().all(|check| check.findings.is_empty());
     let samples = recorder.samples();
     let (refusals, failures) = endings(&samples);

@@ -5,12 +5,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use domain::flow::Stores as EngineStores;
+use domain::flow::audit::{AuditPlan, audit};
 use domain::queue::{Queue, list_dead, queue_stats};
 use domain::runtime::clock::{Clock, system_ms};
 use domain::runtime::settings::StoreSettings;
 use simulation::chaos::books::{Books, Stores};
 use simulation::chaos::history::Span;
 use simulation::chaos::rest::{Queues, unsettled};
+use simulation::chaos::verdict::Check;
 use tokio_util::sync::CancellationToken;
 
 use super::house::House;
@@ -118,6 +120,24 @@ pub async fn come_to_rest(house: &House, stores: &Stores, limit: Duration) -> Re
     }
 }
 
+/// What the operators' own audit says, which looks at more than the verdict does, with the engine's eyes.
+///
+/// # Errors
+/// It cannot look.
+pub async fn operators_audit(house: &House) -> Result<Check> {
+    let engine = EngineStores::connect(&settings(house), Clock::default())?;
+    let gateways = workers::gateways(&engine);
+    let report = audit(&engine, &gateways, &AuditPlan::default(), &|_, _| {}).await?;
+    let found = report.findings.iter().map(|finding| format!("{}: {}", finding.code.as_str(), finding.detail));
+    Ok(Check {
+        rule: "holdfast audit agrees",
+        invariant: "all",
+        looked_at: usize::try_from(report.looked_at.seats)?,
+        of: "seats, and all that belongs to them",
+        findings: found.chain(report.skipped.iter().map(|what| format!("could not look: {what}"))).collect(),
+    })
+}
+
 async fn read_queues(engine: &EngineStores) -> Result<Queues> {
     let mut queues = Queues::default();
     let redis = engine.jobs.redis();
@@ -133,7 +153,10 @@ async fn read_queues(engine: &EngineStores) -> Result<Queues> {
     }
     for queue in Queue::ALL {
         let page = list_dead(redis, queue, 0, DEAD_MAX).await?;
-        queues.dead.extend(page.jobs.iter().map(|job| format!("{queue} {job:?}")));
+        queues.dead.extend(page.jobs.iter().map(|job| {
+            let reason = job.reason.as_deref().unwrap_or("it does not say why");
+            format!("{} in {queue} after {} starts: {reason}", job.id, job.starts)
+        }));
     }
     Ok(queues)
 }
