@@ -1,5 +1,5 @@
 //! The audit: compares Postgres, Redis, the queues and the provider's records on a running installation, and tells drift
-//! from motion. It writes nothing; [`repair`] calls the flows that every repair goes through.
+//! from motion. It writes nothing; [`repair()`] calls the flows that every repair goes through.
 //!
 //! What Postgres says of itself is read in one snapshot for each page, so a contradiction there is one. Between the
 //! stores nothing is ever equal under load: a change is committed first and shown then. So a difference between them is a
