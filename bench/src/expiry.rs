@@ -7,6 +7,7 @@
 mod beside;
 mod buyers;
 mod heard;
+mod watched;
 
 use std::time::Duration;
 
@@ -119,6 +120,7 @@ async fn measure(scenario: Scenario, args: &ExpiryArgs) -> Result<Vec<Row>> {
     let scheduler =
         (scenario == Scenario::Second && !args.no_scheduler).then(|| tokio::spawn(beside::scheduler(run.pool.clone())));
     let changes = heard::SeatChanges::follow(&addr, &run.seats)?;
+    let viewer = watched::Viewer::watch(&run.engine.addr, run.event, &run.seats)?;
     let used = run.engine.processor_seconds()?;
     let buyers = buyers::send(&run);
     disturb(scenario, &mut run, &addr).await?;
@@ -130,6 +132,9 @@ async fn measure(scenario: Scenario, args: &ExpiryArgs) -> Result<Vec<Row>> {
         row("next buyer: answer was there", buyers, answered, String::new()),
     ];
     let due = u64::try_from(run.seats.len())?;
+    viewer.wait(LIMIT).await;
+    let (seen, messages) = viewer.end()?;
+    rows.push(row("seat change on a stream of the whole house", due, seen, format!("{messages} messages")));
     if scenario != Scenario::NoWorker {
         changes.wait(LIMIT).await;
         let changes = changes.end()?;

@@ -32,6 +32,8 @@ pub struct PendingSeat {
     pub column_label: String,
     /// Its row.
     pub row_label: String,
+    /// Its place in the block, counted from 0, where all seats before it are held too.
+    pub index: i64,
     /// The event's date key.
     pub date_key: String,
     /// The deadline, ms since the epoch.
@@ -84,6 +86,7 @@ pub async fn hold_by_sql(pool: &PgPool, pending: Pending) -> Result<()> {
 pub async fn pending_seats(pool: &PgPool, event: Uuid) -> Result<Vec<PendingSeat>> {
     let seats = sqlx::query_as(
         "SELECT c.reservation_id AS reservation, b.block, s.column_label, s.row_label, e.date_key,
+                row_number() OVER (PARTITION BY b.id ORDER BY s.ordinal) - 1 AS index,
                 (extract(epoch FROM c.expires_at) * 1000)::bigint AS deadline_ms
          FROM seat_claims c JOIN events e ON e.id = c.event_id JOIN seats s ON s.id = c.seat_id
          JOIN blocks b ON b.id = s.block_id

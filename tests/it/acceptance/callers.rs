@@ -1,9 +1,10 @@
 //! Callers who name what is not theirs, or is nothing at all.
 
 use domain::seat::SeatStatus;
+use domain::store::pg::api_keys::KeyScope;
 use holdfast_tests::audit::assert_sound;
 use holdfast_tests::sale::SalePlan;
-use holdfast_tests::web::{Answer, Ask};
+use holdfast_tests::web::{Answer, Ask, api_key};
 use serde_json::{Value, json};
 
 use crate::http::{Shop, place};
@@ -66,6 +67,38 @@ async fn anothers_reservation_is_as_if_it_did_not_exist() {
     assert_eq!((own.status.as_u16(), own.json()["status"].as_str()), (200, Some("PENDING")));
     assert_eq!(shop.sale.status(shop.stores(), "A-1").await, SeatStatus::Held);
     assert_eq!(shop.sale.status(shop.stores(), "A-2").await, SeatStatus::Available);
+    assert_sound(&shop.test).await;
+}
+
+// A-D2: through the shop's door and on the web, by id and by place, the seat is one thing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_seat_has_one_holder_whoever_asks_and_however_it_is_named() {
+    let shop = Shop::open(SalePlan::default()).await;
+    let public = &shop.web.public;
+    let admin = api_key(shop.stores(), KeyScope::Admin).await;
+    let (anna, bert) = (shop.web.buyer().await, shop.web.buyer().await);
+    let sheet = shop.stores().book.sheet(shop.sale.event).await.unwrap().unwrap();
+    let id = sheet.map.seats().iter().find(|seat| (seat.row.as_str(), seat.column.as_str()) == ("A", "2")).unwrap().id;
+    let callers = [(&anna, None), (&bert, None), (&shop.sales, Some("door")), (&admin, Some("guest"))];
+    for round in 0..100 {
+        let rivals = callers.iter().enumerate().map(|(index, (caller, buyer))| {
+            let seat = if index % 2 == 0 { json!(id.to_string()) } else { place("A-2") };
+            let mut body = json!({ "seats": [seat] });
+            if let Some(buyer) = buyer {
+                body["buyer"] = json!(buyer);
+            }
+            Ask::new("POST", shop.holds()).json(&body).by(caller).key(&format!("{round}-{index}")).send(public)
+        });
+        let answers = futures::future::join_all(rivals).await;
+        let won: Vec<usize> = (0..answers.len()).filter(|index| answers[*index].status == 201).collect();
+        let [winner] = won[..] else { panic!("round {round}: {won:?} hold the seat") };
+        for (index, answer) in answers.iter().enumerate().filter(|(index, _)| *index != winner) {
+            assert_eq!(answer.refusal(), (409, "seat_unavailable".into()), "round {round}, caller {index}");
+        }
+        let held = answers[winner].header("location");
+        let given_back = Ask::new("DELETE", held).by(callers[winner].0).send(public).await;
+        assert_eq!(given_back.status, 200, "{}", given_back.text);
+    }
     assert_sound(&shop.test).await;
 }
 

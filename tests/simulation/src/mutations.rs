@@ -13,15 +13,21 @@ pub enum Catcher {
     Model,
     /// The comparison of the engine on real stores with the model.
     Conform,
+    /// The simulation: histories that break on real stores, and an auditor that shares no code with the flows.
+    Sim,
 }
 
 impl Catcher {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Model, Self::Conform, Self::Sim];
+
     /// The binary.
     #[must_use]
     pub fn binary(self) -> &'static str {
         match self {
             Self::Model => "model",
             Self::Conform => "conform",
+            Self::Sim => "sim",
         }
     }
 
@@ -31,6 +37,7 @@ impl Catcher {
         match self {
             Self::Model => 50_000,
             Self::Conform => 400,
+            Self::Sim => 500,
         }
     }
 }

@@ -90,9 +90,9 @@ impl Bench {
     ///
     /// # Errors
     /// [`BenchError::Control`] where that finds something.
-    pub fn control(&self) -> Result<(), BenchError> {
-        for catcher in [Catcher::Model, Catcher::Conform] {
-            match self.judge(catcher)? {
+    pub fn control(&self, catchers: &[Catcher]) -> Result<(), BenchError> {
+        for catcher in catchers {
+            match self.judge(*catcher)? {
                 Verdict::Survived => {}
                 Verdict::Caught(what) | Verdict::Unbuilt(what) => return Err(BenchError::Control(what)),
             }
@@ -100,16 +100,16 @@ impl Bench {
         Ok(())
     }
 
-    /// Builds and runs the copy with a mutation in it.
+    /// Builds the copy with a mutation in it and runs `catcher` on it.
     ///
     /// # Errors
     /// [`BenchError`].
-    pub fn try_mutation(&self, mutation: &Mutation) -> Result<Verdict, BenchError> {
+    pub fn try_mutation(&self, mutation: &Mutation, catcher: Catcher) -> Result<Verdict, BenchError> {
         let file = self.tree.join(mutation.file);
         let text = at(mutation.file, std::fs::read_to_string(self.root.join(mutation.file)))?;
         let mutated = mutation.apply(&text).ok_or(BenchError::Lost(mutation.name))?;
         at(mutation.file, std::fs::write(&file, mutated))?;
-        let verdict = self.judge(mutation.catcher);
+        let verdict = self.judge(catcher);
         at(mutation.file, std::fs::write(&file, text))?;
         verdict
     }

@@ -1,6 +1,6 @@
 //! The faults.
 
-use super::Catcher::{Conform, Model};
+use super::Catcher::{Conform, Model, Sim};
 use super::Mutation;
 
 const HOLDS: &str = "domain/src/store/pg/holds.rs";
@@ -13,6 +13,11 @@ const DECIDE_PAYMENT: &str = "domain/src/decide/payment.rs";
 const DECIDE_RESERVATION: &str = "domain/src/decide/reservation.rs";
 const GATE: &str = "domain/src/store/redis/gate.lua";
 const CHANGE: &str = "domain/src/store/redis/change.lua";
+const RELEASE: &str = "domain/src/store/redis/release.lua";
+const EXPIRE: &str = "domain/src/flow/expire_reservations.rs";
+const UNHOLD: &str = "domain/src/flow/unhold.rs";
+const PLACE_HOLD: &str = "domain/src/flow/place_hold.rs";
+const WARM_UP: &str = "domain/src/flow/warm_up.rs";
 
 /// All of them.
 pub const MUTATIONS: &[Mutation] = &[
@@ -190,5 +195,52 @@ pub const MUTATIONS: &[Mutation] = &[
         invariant: "I2",
         why: "a charge that came too late is not given back",
         catcher: Model,
+    },
+    Mutation {
+        name: "burst-release-without-compare-and-set",
+        file: RELEASE,
+        find: "may_write = bucket.reservationId == ARGV[at] and (not bucket.createdAt",
+        replace: "may_write = (not bucket.createdAt",
+        invariant: "I6",
+        why: "an expiry frees, in Redis, the gate of whoever took the seat over",
+        catcher: Sim,
+    },
+    Mutation {
+        name: "out-of-the-index-before-shown",
+        file: EXPIRE,
+        find: "    stores.redis.release_expired(&blocks).await?;\n",
+        replace: "    stores.redis.forget_deadlines(&deadlines.keys().copied().collect::<Vec<_>>()).await?;\n    \
+                  stores.redis.release_expired(&blocks).await?;\n",
+        invariant: "I3",
+        why: "a process that dies between leaving the index and showing the seats leaves them held for ever",
+        catcher: Sim,
+    },
+    Mutation {
+        name: "deadline-after-the-commit",
+        file: PLACE_HOLD,
+        find: "if stores.redis.register_deadlines(&[(plan.reservation, to_ms(deadline))]).await.is_err() {",
+        replace: "if false {",
+        invariant: "I3",
+        why: "a deadline that no index knows: whoever dies before the answer leaves a hold that nobody ends",
+        catcher: Sim,
+    },
+    Mutation {
+        name: "outbox-not-pushed-again",
+        file: WARM_UP,
+        find: "let rows = self.stores.pg.outbox_page(after, PAGE).await?;",
+        replace: "let rows = self.stores.pg.outbox_page(after, 0 * PAGE).await?;",
+        invariant: "I5",
+        why: "jobs that went down with Redis never come again",
+        catcher: Sim,
+    },
+    Mutation {
+        name: "unmarked-cancel",
+        file: UNHOLD,
+        find: "    if matches!(known.state(), ReservationState::Pending) && stores.redis.mark_unsettled(id.0).await.is_err() {\n        \
+               stores.note_redis_missed();\n    }\n    stores.faults.pass(FaultPoint::CancelMarked).await;",
+        replace: "    stores.redis.forget_deadlines(&[id]).await.ok();\n    stores.faults.pass(FaultPoint::CancelMarked).await;",
+        invariant: "I3",
+        why: "a cancelled reservation leaves the index first: whoever dies then leaves its seats held for ever",
+        catcher: Sim,
     },
 ];
