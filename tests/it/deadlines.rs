@@ -2,12 +2,16 @@
 
 use std::time::Duration;
 
+use domain::flow::expire_reservations::expire_reservations;
 use domain::flow::place_hold::PlaceHoldError;
 use domain::flow::start_payment::StartPaymentError;
 use domain::flow::unhold::{ChangeReservationError, cancel_reservation, extend_reservation};
 use domain::flow::{Access, Stores};
 use domain::reservation::{CancelReason, ReservationState};
+use domain::runtime::clock::Clock;
 use domain::seat::SeatStatus;
+use domain::store::redis::Redis;
+use domain::store::redis::deadlines::SweepSpans;
 use domain::time::to_ms;
 use holdfast_tests::audit::assert_sound;
 use holdfast_tests::provider::ScriptedProvider;
@@ -227,4 +231,27 @@ async fn a_hold_shorter_than_the_gate_is_over_at_its_own_deadline() {
     assert_eq!(sale.status(stores, "A-1").await, SeatStatus::Available);
     sale.hold(stores, "u2", &["A-1"]).await.expect("the dead hold's seat is the next buyer's at once");
     assert_sound(&test).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deadline_that_has_passed_in_redis_only_is_looked_at_again_when_postgres_has_it_too() {
+    let test = TestStores::start().await;
+    let sale = Sale::open(&test.stores, SalePlan::default().ttl_ms(6_000)).await;
+    let held = sale.hold(&test.stores, "u1", &["A-1"]).await.unwrap();
+    // The same installation, by a Redis whose clock is a minute ahead.
+    let (mut ahead, clock) = (test.another_process(), Clock::default());
+    clock.advance(60_000);
+    ahead.redis = Redis::connect(&test.settings.redis_url, ahead.redis.keys().clone(), clock.clone()).unwrap();
+    let spans = SweepSpans { since_ms: 0, grace_ms: 0, lease_ms: 5_000, most: 1_000 };
+    let claimed = ahead.redis.sweep(spans).await.unwrap().claimed;
+    assert_eq!(claimed.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [held.id]);
+    assert_eq!(expire_reservations(&ahead, &[held.id]).await.unwrap(), 0);
+    for _ in 0..10 {
+        assert_eq!(ahead.redis.sweep(spans).await.unwrap().claimed, [], "it would be looked at without end");
+    }
+    test.advance(6_000);
+    clock.advance(6_000);
+    let claimed = ahead.redis.sweep(spans).await.unwrap().claimed;
+    assert_eq!(claimed.len(), 1);
+    assert_eq!(expire_reservations(&ahead, &[held.id]).await.unwrap(), 1);
 }

@@ -15,15 +15,18 @@ use std::sync::Arc;
 use crate::event::{Event, EventStatus, SaleState};
 use crate::id::{Buyer, EventId, SeatId};
 use crate::reservation::Reservation;
+use crate::runtime::clock::monotonic_ms;
 use crate::seat::{SeatRef, SeatStatus};
 use crate::store::pg::PgError;
 use crate::store::pg::holds::{HeldTimes, HoldOutcome};
 use crate::store::pg::idempotency::KnownKey;
 use crate::store::redis::buckets::{BucketOwner, Gate, Showing};
+use crate::store::redis::deadlines::MovedDeadline;
 use crate::time::{Instant, from_ms, to_ms};
 
 use super::event_book::EventSheet;
 use super::hold_lanes::PlaceError;
+use super::read_block::{heal_block, heal_some};
 use super::show_reservation::show_after_change;
 use super::{Answered, FaultPoint, Faults, Idempotent, Stores};
 use plan::{Plan, new_hold, plan_hold};
@@ -242,10 +245,7 @@ async fn hold_by(
             show_hold(stores, &plan, times).await;
             Ok(Tried::Done(Box::new(Some(plan.reservation_at(times)))))
         }
-        Ok(refused) => {
-            undo_gate(stores, &plan).await;
-            refuse(stores, &plan, refused).await
-        }
+        Ok(refused) => refuse(stores, &plan, refused).await,
         // Perhaps it is committed: the gate lapses by itself, the deadline ends what there may be.
         Err(PlaceError::Unknown) => Err(PlaceError::Unknown.into()),
         Err(error) => {
@@ -256,27 +256,15 @@ async fn hold_by(
 }
 
 async fn refuse(stores: &Stores, plan: &Arc<Plan>, outcome: HoldOutcome) -> Result<Tried, PlaceHoldError> {
+    if !matches!(outcome, HoldOutcome::Conflict(_)) {
+        undo_gate(stores, plan).await;
+    }
     match outcome {
+        HoldOutcome::Conflict(taken) => Err(refuse_taken(stores, plan, taken).await),
         HoldOutcome::Held(_) | HoldOutcome::AnsweredBefore => Ok(Tried::Done(Box::new(None))),
         HoldOutcome::BuyerLimit { owned } => {
             let max = plan.sheet.event.rules.seats_per_buyer_max.unwrap_or(0);
             Err(PlaceHoldError::BuyerLimit { max, owned })
-        }
-        HoldOutcome::Conflict(taken) => {
-            // Redis let this through: it showed seats as available that Postgres had given to somebody else.
-            // A task of its own, which a crash of this flow does not end.
-            let stores = Stores { faults: Faults::default(), ..stores.clone() };
-            let healing = Arc::clone(plan);
-            tokio::spawn(async move {
-                for block in &healing.blocks {
-                    super::read_block::heal_block(&stores, &healing.sheet, &block.block).await;
-                }
-            });
-            let conflicts = taken.into_iter().filter_map(|(seat, status)| {
-                let index = plan.seats.iter().position(|planned| planned.id == seat)?;
-                Some(SeatConflict { index, seat, status })
-            });
-            Err(refused(conflicts.collect()))
         }
         HoldOutcome::Stale => {
             let now = stores.pg.now().await?;
@@ -285,6 +273,36 @@ async fn refuse(stores: &Stores, plan: &Arc<Plan>, outcome: HoldOutcome) -> Resu
             Ok(Tried::Stale)
         }
     }
+}
+
+/// Redis let this through: it showed seats as available that Postgres had given to somebody else. They are shown as they
+/// are before the gate in front of them is given back: nobody is to see them available in between.
+async fn refuse_taken(stores: &Stores, plan: &Arc<Plan>, taken: Vec<(SeatId, SeatStatus)>) -> PlaceHoldError {
+    // A task of its own, which a crash of this flow does not end.
+    let stores = Stores { faults: Faults::default(), ..stores.clone() };
+    let healing = Arc::clone(plan);
+    let seats: Vec<SeatId> = taken.iter().map(|(seat, _)| *seat).collect();
+    let undone = tokio::spawn(async move {
+        for key in &healing.blocks {
+            let Some(block) = healing.sheet.map.block(&key.block.block) else { continue };
+            if let Err(error) = heal_some(&stores, &healing.sheet, (block, &seats)).await {
+                tracing::warn!(error = &error as &dyn std::error::Error, "a taken seat is not healed yet");
+            }
+        }
+        undo_gate(&stores, &healing).await;
+        // The rest of the block may be as wrong; nobody waits for that.
+        tokio::spawn(async move {
+            for key in &healing.blocks {
+                heal_block(&stores, &healing.sheet, &key.block).await;
+            }
+        });
+    });
+    let _its_panic_is_logged = undone.await;
+    let conflicts = taken.into_iter().filter_map(|(seat, status)| {
+        let index = plan.seats.iter().position(|planned| planned.id == seat)?;
+        Some(SeatConflict { index, seat, status })
+    });
+    refused(conflicts.collect())
 }
 
 fn check_sale(event: &Event, now: Instant) -> Result<(), PlaceHoldError> {
@@ -365,7 +383,9 @@ async fn show_hold(stores: &Stores, plan: &Plan, times: HeldTimes) {
     // Until all of it is shown, the index entry of before the commit has the sweep look at it again.
     let mut is_registered = true;
     if shown.is_ok() {
-        let moved = stores.redis.move_deadlines(&[(plan.reservation, to_ms(times.expires_at))]).await;
+        let deadline_ms = to_ms(times.expires_at);
+        let moved = MovedDeadline { reservation: plan.reservation, deadline_ms, over_at_ms: monotonic_ms() };
+        let moved = stores.redis.move_deadlines(&[moved]).await;
         shown = moved.map(|missing| is_registered = missing.is_empty());
     }
     if shown.is_err() {

@@ -12,6 +12,7 @@ use crate::queue::Queue;
 use crate::runtime::clock::new_uuid;
 use crate::store::pg::events::{insert_event, lock_event, move_event, update_event};
 use crate::store::pg::outbox::{JobKind, OutboxRow, insert_outbox};
+use crate::store::pg::venues::keep_map;
 use crate::store::pg::{PgError, commit};
 use crate::time::{VenueZone, WallClock};
 
@@ -105,8 +106,9 @@ impl From<RepeatError> for SetUpEventError {
 /// # Errors
 /// [`SetUpEventError`].
 pub async fn create_event(stores: &Stores, plan: EventPlan) -> Result<Event, SetUpEventError> {
-    let event = plan_event(stores, plan).await?;
     let mut tx = stores.pg.begin().await?;
+    keep_map(&mut tx, plan.venue).await?;
+    let event = plan_event(stores, plan).await?;
     let date_key = insert_event(&mut tx, &event).await?;
     commit(tx).await?;
     Ok(Event { date_key, ..event })
@@ -125,8 +127,9 @@ pub async fn create_event_once(
     if let Some(answer) = first_answer(stores, repeat).await? {
         return Ok(answer);
     }
-    let event = plan_event(stores, plan).await?;
     let mut tx = stores.pg.begin().await?;
+    keep_map(&mut tx, plan.venue).await?;
+    let event = plan_event(stores, plan).await?;
     let date_key = insert_event(&mut tx, &event).await?;
     let event = Event { date_key, ..event };
     if keep_answer(&mut tx, repeat, &event, (event.id, event.id.0)).await? {

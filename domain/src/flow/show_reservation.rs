@@ -11,12 +11,14 @@ use crate::id::{EventId, ReservationId, SeatId};
 use crate::label::Label;
 use crate::payment::PaymentStatus;
 use crate::reservation::{CancelReason, Reservation, ReservationState};
+use crate::runtime::clock::monotonic_ms;
 use crate::seat::SeatStatus;
 use crate::store::pg::PgError;
 use crate::store::pg::outbox::OutboxRow;
 use crate::store::pg::payments::finalize_job;
 use crate::store::redis::RedisUnavailable;
 use crate::store::redis::buckets::{BucketOwner, Showing};
+use crate::store::redis::deadlines::MovedDeadline;
 use crate::store::redis::keys::BlockKey;
 use crate::time::to_ms;
 
@@ -61,6 +63,7 @@ pub(crate) async fn show_after_change(stores: &Stores, id: ReservationId) {
 /// # Errors
 /// [`ShowReservationError`]; a repeat is harmless.
 pub async fn show_reservations(stores: &Stores, ids: &[ReservationId]) -> Result<(), ShowReservationError> {
+    let began_ms = monotonic_ms();
     let found = stores.pg.find_reservations(ids).await?;
     stores.faults.pass(FaultPoint::ShowRead).await;
     let mut over: Vec<ReservationId> =
@@ -73,8 +76,8 @@ pub async fn show_reservations(stores: &Stores, ids: &[ReservationId]) -> Result
         }
         push_open_payment(stores, reservation).await?;
         match reservation.state {
-            _ if !reservation.is_tidy => alive.push((reservation.id, to_ms(reservation.expires_at))),
-            ReservationState::Pending => alive.push((reservation.id, to_ms(reservation.expires_at))),
+            _ if !reservation.is_tidy => alive.push(moved_deadline(reservation, began_ms)),
+            ReservationState::Pending => alive.push(moved_deadline(reservation, began_ms)),
             ReservationState::Committed { .. }
             | ReservationState::Confirmed { .. }
             | ReservationState::Cancelled { .. } => over.push(reservation.id),
@@ -89,9 +92,16 @@ pub async fn show_reservations(stores: &Stores, ids: &[ReservationId]) -> Result
     Ok(())
 }
 
+/// The deadline of a reservation that was read no earlier than `began_ms` of the monotonic clock.
+fn moved_deadline(reservation: &Reservation, began_ms: i64) -> MovedDeadline {
+    let deadline_ms = to_ms(reservation.expires_at);
+    let over_at_ms = began_ms + deadline_ms - to_ms(reservation.read_at);
+    MovedDeadline { reservation: reservation.id, deadline_ms, over_at_ms }
+}
+
 /// Moves the deadlines of what is alive. Whoever ends a reservation takes it out of the index last, and may have done so
 /// since Postgres was read: what is not there any more is read again, and registered only if Redis has lost it.
-async fn register_alive(stores: &Stores, alive: &[(ReservationId, i64)]) -> Result<(), ShowReservationError> {
+async fn register_alive(stores: &Stores, alive: &[MovedDeadline]) -> Result<(), ShowReservationError> {
     let missing = stores.redis.move_deadlines(alive).await?;
     if missing.is_empty() {
         return Ok(());

@@ -26,6 +26,8 @@ use sqlx::{Connection as _, PgPool, Postgres, Transaction};
 
 use crate::runtime::clock::Clock;
 
+/// How long a connection may rest and be used again unasked.
+const TRUSTED_REST: Duration = Duration::from_millis(500);
 /// How long a request may wait for a connection before it is told to come back.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -140,9 +142,17 @@ impl Pg {
             .max_connections(connections)
             .acquire_timeout(ACQUIRE_TIMEOUT)
             .idle_timeout(Duration::from_secs(600))
-            // A connection that broke is found by its use; asking before each use costs a round trip and, while
-            // idle, would send Postgres queries for nothing.
+            // Asking before each use would cost a round trip. One that has rested may have been cut by a restart or a
+            // firewall, and each such connection would fail somebody's request.
             .test_before_acquire(false)
+            .before_acquire(|connection, rested| {
+                Box::pin(async move {
+                    if rested.idle_for >= TRUSTED_REST {
+                        connection.ping().await?;
+                    }
+                    Ok(true)
+                })
+            })
             .connect_lazy_with(options);
         Ok(Self { pool, clock })
     }

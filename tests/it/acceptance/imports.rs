@@ -3,6 +3,10 @@
 use std::sync::Arc;
 
 use domain::event::EventStatus;
+use domain::flow::Stores;
+use domain::flow::import_venue::{ImportMode, ImportVenueError, VenueFile, VenueImport, import_venue};
+use domain::flow::set_up_event::{EventPlan, SetUpEventError, create_event};
+use domain::import::MapFormat;
 use domain::seat::SeatStatus;
 use domain::store::pg::api_keys::KeyScope;
 use holdfast_tests::audit::assert_sound;
@@ -105,4 +109,45 @@ async fn a_plan_of_a_venue_in_use_is_refused_though_nobody_owns_a_seat_yet() {
     assert!(refused.json().get("conflicts").is_none(), "a dead hold owns nothing: {}", refused.text);
     let event = test.stores.pg.find_event(sale.event).await.unwrap().unwrap();
     assert_eq!((event.status, seats(&test).await), (EventStatus::OnSale, 30));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_event_is_made_of_a_map_that_is_being_replaced() {
+    let test = TestStores::start().await;
+    let stores = &test.stores;
+    for round in 0..20 {
+        let venue = format!("House {round}");
+        let plan = |category: &str| {
+            let csv = format!("block,row,column,category\nB1,A,1,{category}\n");
+            SalePlan { venue: venue.clone(), csv, ..SalePlan::default() }
+        };
+        let old = import_file(stores, &plan("Old")).await.unwrap().venue.unwrap().id;
+        let event = EventPlan {
+            venue: old,
+            title: "An evening".to_owned(),
+            starts_at: "2030-04-10T18:30".to_owned(),
+            sales_open_at: None,
+            sales_close_at: None,
+            currency: "KRW".parse().unwrap(),
+            prices: [("Old".to_owned(), 1_000)].into(),
+            rules: SalePlan::default().rules,
+        };
+        let new = plan("New");
+        let (made, replaced) = tokio::join!(create_event(stores, event), import_file(stores, &new));
+        match (made, replaced) {
+            (Ok(_), Err(ImportVenueError::InUse { .. })) | (Err(SetUpEventError::Invalid(_)), Ok(_)) => {}
+            other => panic!("round {round}: {other:?}"),
+        }
+    }
+}
+
+async fn import_file(stores: &Stores, plan: &SalePlan) -> Result<VenueImport, ImportVenueError> {
+    let file = VenueFile {
+        format: MapFormat::Csv,
+        name: plan.venue.clone(),
+        time_zone: "Asia/Seoul".to_owned(),
+        bytes: plan.csv.clone().into_bytes(),
+        mode: ImportMode::Store,
+    };
+    import_venue(stores, file).await
 }

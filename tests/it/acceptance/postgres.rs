@@ -10,7 +10,7 @@ use holdfast_tests::process::ApiProcess;
 use holdfast_tests::repair::look_at_deadlines;
 use holdfast_tests::sale::{Sale, SalePlan};
 use holdfast_tests::stores::TestStores;
-use holdfast_tests::wait::until_within;
+use holdfast_tests::wait::{until, until_within};
 use holdfast_tests::web::{Ask, Web, api_key};
 use holdfast_tests::worker::RunningWorker;
 use reqwest::StatusCode;
@@ -165,4 +165,34 @@ async fn started(ask: &Ask, web: &Web) -> Option<()> {
     }
     assert_eq!(answer.status, 202, "{}", answer.text);
     Some(())
+}
+
+// Of A-C1's kind: a restart or a firewall cuts what rests, and the next requests must not pay for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_was_cut_while_it_rested_fails_no_request() {
+    let test = TestStores::start().await;
+    let sale = Sale::open(&test.stores, SalePlan::default()).await;
+    // All of the pool, once.
+    futures::future::join_all((0..8).map(|_| test.stores.pg.now())).await;
+    let rested = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name =
+                  'holdfast' AND state_change > now() - interval '600 milliseconds'";
+    until("the pool to rest", async || (test.count(rested).await == 0).then_some(())).await;
+    let cut = test
+        .count(
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = current_database()
+                AND application_name = 'holdfast'",
+        )
+        .await;
+    assert!(cut >= 1, "there was something to cut");
+    let buyers: Vec<String> = (0..8).map(|buyer| format!("u{buyer}")).collect();
+    let seats: Vec<String> = (1..=8).map(|column| format!("A-{column}")).collect();
+    let holds = buyers.iter().zip(&seats).map(|(buyer, seat)| {
+        let seat = [seat.as_str()];
+        let sale = &sale;
+        let stores = &test.stores;
+        async move { sale.hold(stores, buyer, &seat).await }
+    });
+    for held in futures::future::join_all(holds).await {
+        held.unwrap();
+    }
 }

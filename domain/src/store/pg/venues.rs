@@ -131,7 +131,7 @@ impl Pg {
             .await?;
         let row = sqlx::query!(
             "SELECT id, name, time_zone, version, content_hash, block_count, seat_count, created_at
-             FROM venues WHERE name = $1",
+             FROM venues WHERE name = $1 FOR UPDATE",
             name
         )
         .fetch_optional(&mut *tx)
@@ -359,6 +359,12 @@ async fn taken_seats(
         });
     }
     Ok(taken)
+}
+
+/// Keeps a venue's map as it is until the transaction ends: what is made of it meanwhile fits it.
+pub(crate) async fn keep_map(tx: &mut Tx, id: VenueId) -> Result<(), PgError> {
+    sqlx::query!("SELECT id FROM venues WHERE id = $1 FOR SHARE", id.0).fetch_optional(&mut **tx).await?;
+    Ok(())
 }
 
 async fn replace_map(tx: &mut Tx, id: VenueId, map: &VenueMap, hash: &str) -> Result<(), PgError> {

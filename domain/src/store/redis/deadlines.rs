@@ -8,6 +8,7 @@ use ::redis::{Script, pipe};
 
 use super::{Redis, RedisUnavailable};
 use crate::id::ReservationId;
+use crate::runtime::clock::monotonic_ms;
 
 static SWEEP: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("sweep.lua")));
 static CLAIM: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("claim.lua")));
@@ -21,11 +22,25 @@ static SOON: LazyLock<Script> = LazyLock::new(|| {
     )
 });
 
+/// How soon what has passed by this server's clock, and not by Postgres's, is looked at again at the earliest, ms.
+const LOOK_AGAIN_MS: i64 = 5;
+
 /// How soon the sweep looks after a change whose caller may have died, ms.
 const SOON_MS: i64 = 2_000;
 
 /// A reservation claimed by a bridge or a sweep, and the deadline that it had.
 pub type ClaimedDeadline = (ReservationId, i64);
+
+/// A deadline as Postgres has it.
+#[derive(Debug, Clone, Copy)]
+pub struct MovedDeadline {
+    /// Whose.
+    pub reservation: ReservationId,
+    /// When, ms.
+    pub deadline_ms: i64,
+    /// When it has passed by Postgres's clock, or earlier, on this process's monotonic clock, ms.
+    pub over_at_ms: i64,
+}
 
 /// One look at the deadline index.
 #[derive(Debug, Clone)]
@@ -97,22 +112,41 @@ impl Redis {
     ///
     /// # Errors
     /// [`RedisUnavailable`].
-    pub async fn move_deadlines(&self, deadlines: &[ClaimedDeadline]) -> Result<Vec<ReservationId>, RedisUnavailable> {
+    pub async fn move_deadlines(&self, deadlines: &[MovedDeadline]) -> Result<Vec<ReservationId>, RedisUnavailable> {
         if deadlines.is_empty() {
             return Ok(Vec::new());
         }
         let (index, offset) = (self.keys().deadlines(), self.clock().offset_ms());
         let mut moving = pipe();
-        for (reservation, deadline_ms) in deadlines {
+        moving.cmd("TIME");
+        for MovedDeadline { reservation, deadline_ms, .. } in deadlines {
             let (id, key) = (reservation.to_string(), self.keys().expired(*reservation));
             // The key first: where this breaks off in between, the entry still comes due early and all is looked at again.
             moving.cmd("SET").arg(key).arg("PENDING").arg("PXAT").arg((deadline_ms - offset).max(1)).ignore();
             moving.cmd("ZADD").arg(&index).arg("XX").arg(*deadline_ms).arg(&id).ignore();
             moving.cmd("ZSCORE").arg(&index).arg(id);
         }
-        let scores: Vec<Option<f64>> = self.call(async |redis| moving.query_async(redis).await).await?;
-        let missing = deadlines.iter().zip(scores).filter(|(_, score)| score.is_none());
-        Ok(missing.map(|((reservation, _), _)| *reservation).collect())
+        let answer = self.call(async |redis| {
+            let mut answers: Vec<::redis::Value> = moving.query_async(redis).await?;
+            let scores = answers.split_off(1.min(answers.len()));
+            let time: ((i64, i64),) = ::redis::from_redis_value(::redis::Value::Array(answers))?;
+            Ok((time.0, scores))
+        });
+        let (time, scores) = answer.await?;
+        let now_ms = time.0 * 1_000 + time.1 / 1_000 + offset;
+        // Where this server's clock is ahead, what has passed here has not passed in Postgres: it comes due when Postgres's
+        // time is over, or the sweep would find it again at once, and again.
+        let passed: Vec<_> = deadlines.iter().filter(|moved| moved.deadline_ms <= now_ms).collect();
+        if !passed.is_empty() {
+            let mut putting_off = pipe();
+            for moved in passed {
+                let (id, left_ms) = (moved.reservation.to_string(), moved.over_at_ms - monotonic_ms());
+                putting_off.cmd("ZADD").arg(&index).arg("XX").arg(now_ms + left_ms.max(LOOK_AGAIN_MS)).arg(id).ignore();
+            }
+            let _done: () = self.call(async |redis| putting_off.query_async(redis).await).await?;
+        }
+        let missing = deadlines.iter().zip(scores).filter(|(_, score)| *score == ::redis::Value::Nil);
+        Ok(missing.map(|(moved, _)| moved.reservation).collect())
     }
 
     /// Asks the sweep to look at a reservation, or an event's jobs, soon, whatever becomes of this process: said before

@@ -13,7 +13,6 @@ const DECIDE_PAYMENT: &str = "domain/src/decide/payment.rs";
 const DECIDE_RESERVATION: &str = "domain/src/decide/reservation.rs";
 const GATE: &str = "domain/src/store/redis/gate.lua";
 const CHANGE: &str = "domain/src/store/redis/change.lua";
-const RELEASE: &str = "domain/src/store/redis/release.lua";
 const EXPIRE: &str = "domain/src/flow/expire_reservations.rs";
 const UNHOLD: &str = "domain/src/flow/unhold.rs";
 const PLACE_HOLD: &str = "domain/src/flow/place_hold.rs";
@@ -197,20 +196,11 @@ pub const MUTATIONS: &[Mutation] = &[
         catcher: Model,
     },
     Mutation {
-        name: "burst-release-without-compare-and-set",
-        file: RELEASE,
-        find: "may_write = bucket.reservationId == ARGV[at] and (not bucket.createdAt",
-        replace: "may_write = (not bucket.createdAt",
-        invariant: "I6",
-        why: "an expiry frees, in Redis, the gate of whoever took the seat over",
-        catcher: Sim,
-    },
-    Mutation {
         name: "out-of-the-index-before-shown",
         file: EXPIRE,
         find: "    stores.redis.release_expired(&blocks).await?;\n",
         replace: "    stores.redis.forget_deadlines(&deadlines.keys().copied().collect::<Vec<_>>()).await?;\n    \
-                  stores.redis.release_expired(&blocks).await?;\n",
+                  stores.faults.pass(FaultPoint::ExpiryShown).await;\n    stores.redis.release_expired(&blocks).await?;\n",
         invariant: "I3",
         why: "a process that dies between leaving the index and showing the seats leaves them held for ever",
         catcher: Sim,
@@ -238,7 +228,7 @@ pub const MUTATIONS: &[Mutation] = &[
         file: UNHOLD,
         find: "    if matches!(known.state(), ReservationState::Pending) && stores.redis.mark_unsettled(id.0).await.is_err() {\n        \
                stores.note_redis_missed();\n    }\n    stores.faults.pass(FaultPoint::CancelMarked).await;",
-        replace: "    stores.redis.forget_deadlines(&[id]).await.ok();\n    stores.faults.pass(FaultPoint::CancelMarked).await;",
+        replace: "    let _lost = (known, stores.redis.forget_deadlines(&[id]).await);\n    stores.faults.pass(FaultPoint::CancelMarked).await;",
         invariant: "I3",
         why: "a cancelled reservation leaves the index first: whoever dies then leaves its seats held for ever",
         catcher: Sim,
