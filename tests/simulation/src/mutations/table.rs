@@ -13,7 +13,6 @@ const DECIDE_PAYMENT: &str = "domain/src/decide/payment.rs";
 const DECIDE_RESERVATION: &str = "domain/src/decide/reservation.rs";
 const GATE: &str = "domain/src/store/redis/gate.lua";
 const CHANGE: &str = "domain/src/store/redis/change.lua";
-const EXPIRE: &str = "domain/src/flow/expire_reservations.rs";
 const UNHOLD: &str = "domain/src/flow/unhold.rs";
 const PLACE_HOLD: &str = "domain/src/flow/place_hold.rs";
 const WARM_UP: &str = "domain/src/flow/warm_up.rs";
@@ -194,16 +193,6 @@ pub const MUTATIONS: &[Mutation] = &[
         invariant: "I2",
         why: "a charge that came too late is not given back",
         catcher: Model,
-    },
-    Mutation {
-        name: "out-of-the-index-before-shown",
-        file: EXPIRE,
-        find: "    stores.redis.release_expired(&blocks).await?;\n",
-        replace: "    stores.redis.forget_deadlines(&deadlines.keys().copied().collect::<Vec<_>>()).await?;\n    \
-                  stores.faults.pass(FaultPoint::ExpiryShown).await;\n    stores.redis.release_expired(&blocks).await?;\n",
-        invariant: "I3",
-        why: "a process that dies between leaving the index and showing the seats leaves them held for ever",
-        catcher: Sim,
     },
     Mutation {
         name: "deadline-after-the-commit",
